@@ -1,0 +1,192 @@
+r"""Flat vector bundles: an orthogonal map :math:`O_v` per node, and what it does to features.
+
+A map is a class or function that takes parameters ``(n, b, k)`` and the dimension ``d`` and returns
+an object with ``sync`` and ``desync`` on ``(n, b, d, p)``. To add one, write its file and name it
+in :data:`MAPS`: :class:`FlatBundle` then offers it and the contract suite in ``tests/contracts``
+tests it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bunn.bundle.householder import HouseholderMap
+from bunn.bundle.rotation import PlaneMap
+from bunn.bundle.skew import cayley, exponential
+from bunn.laplacian import Laplacian
+
+__all__ = ["MAPS", "FlatBundle", "MapFamily", "num_map_params"]
+
+
+class OrthogonalMap(Protocol):
+    """The maps of all nodes and bundles, ready to be applied to ``x: (n, b, d, p)``."""
+
+    def sync(self, x: Tensor) -> Tensor:
+        """``O_v x_v``: from the node's own frame to the global one."""
+
+    def desync(self, x: Tensor) -> Tensor:
+        """``O_v^T x_v``: from the global frame back to the node's own."""
+
+
+@dataclass(frozen=True)
+class MapFamily:
+    """A parameterisation of orthogonal matrices.
+
+    Args:
+        num_params: Parameters per node and bundle, as a function of ``d``.
+        build: The maps from parameters ``(n, b, k)`` and ``d``.
+        dims: The dimensions ``d`` it exists in, :obj:`None` for all.
+    """
+
+    num_params: Callable[[int], int]
+    build: Callable[[Tensor, int], OrthogonalMap]
+    dims: tuple[int, ...] | None = None
+
+
+def _rotation(params: Tensor, d: int) -> OrthogonalMap:
+    return PlaneMap(params.squeeze(-1), params.size(1))
+
+
+def _o2(params: Tensor, d: int) -> OrthogonalMap:
+    return PlaneMap(params.squeeze(-1), (params.size(1) + 1) // 2)
+
+
+def _householder(params: Tensor, d: int) -> OrthogonalMap:
+    return HouseholderMap(params.unflatten(-1, (d, d)))
+
+
+def _cayley(params: Tensor, d: int) -> OrthogonalMap:
+    return _rotation(2 * torch.atan(params), d) if d == 2 else cayley(params, d)
+
+
+def _exponential(params: Tensor, d: int) -> OrthogonalMap:
+    return _rotation(params, d) if d == 2 else exponential(params, d)
+
+
+def _strict_triangle(d: int) -> int:
+    return d * (d - 1) // 2
+
+
+MAPS: dict[str, MapFamily] = {
+    "rotation": MapFamily(lambda d: 1, _rotation, dims=(2,)),
+    "o2": MapFamily(lambda d: 1, _o2, dims=(2,)),
+    "householder": MapFamily(lambda d: d * d, _householder),
+    "cayley": MapFamily(_strict_triangle, _cayley),
+    "exp": MapFamily(_strict_triangle, _exponential),
+}
+
+
+def map_family(maps: str, bundle_dim: int) -> MapFamily:
+    """The family called ``maps``, if there is one in that dimension."""
+    if maps not in MAPS:
+        raise ValueError(f"maps={maps!r} is unknown; use one of {list(MAPS)}")
+    if not isinstance(bundle_dim, int) or bundle_dim < 1:
+        raise ValueError(f"bundle_dim={bundle_dim}; it must be an integer >= 1")
+    family = MAPS[maps]
+    if family.dims is not None and bundle_dim not in family.dims:
+        general = [name for name, other in MAPS.items() if other.dims is None]
+        raise ValueError(
+            f"maps={maps!r} exists for bundle_dim in {family.dims}, not {bundle_dim}; use one of "
+            f"{general}"
+        )
+    return family
+
+
+def num_map_params(maps: str, bundle_dim: int = 2) -> int:
+    """Parameters per node and bundle: 1 in the plane, ``d^2`` or ``d (d - 1) / 2`` elsewhere."""
+    return map_family(maps, bundle_dim).num_params(bundle_dim)
+
+
+class FlatBundle:
+    r"""A flat vector bundle: ``b`` orthogonal maps :math:`O_v` of dimension ``d`` at every node.
+
+    The transport from ``v`` to ``u`` is :math:`O_u^\top O_v`, so around any cycle it is the
+    identity, and the bundle Laplacian is :math:`L_B = O^\top (L \otimes I) O`.
+
+    Args:
+        params: ``(n, b, k)`` with ``k = bunn.num_map_params(maps, bundle_dim)``; any real numbers.
+        maps: ``"o2"`` (rotations for the first ``ceil(b/2)`` bundles, reflections for the rest),
+            ``"rotation"``, ``"householder"``, ``"cayley"`` or ``"exp"``. (default: ``"o2"``)
+        bundle_dim: The dimension ``d`` of a stalk. (default: ``2``)
+    """
+
+    def __init__(self, params: Tensor, maps: str = "o2", bundle_dim: int = 2) -> None:
+        family = map_family(maps, bundle_dim)
+        expected = family.num_params(bundle_dim)
+        if not isinstance(params, Tensor) or not params.is_floating_point():
+            kind = params.dtype if isinstance(params, Tensor) else type(params).__name__
+            raise TypeError(f"params is of type {kind}; pass a floating-point tensor")
+        if params.dim() != 3 or params.size(-1) != expected:
+            raise ValueError(
+                f"params has shape {tuple(params.shape)}; maps={maps!r} with "
+                f"bundle_dim={bundle_dim} needs (num_nodes, num_bundles, {expected})"
+            )
+        self.maps, self.bundle_dim = maps, bundle_dim
+        self.num_nodes, self.num_bundles = params.shape[:2]
+        if params.dtype in (torch.float16, torch.bfloat16):
+            params = params.float()
+        self._dtype, self._device = params.dtype, params.device
+        self._map = family.build(params, bundle_dim)
+
+    def sync(self, x: Tensor) -> Tensor:
+        """``O_v x_v`` for every node: into the global frame. ``(n, b*d*p)`` or ``(n, b, d, p)``."""
+        return self._map.sync(self._fields(x)).reshape(x.shape)
+
+    def desync(self, x: Tensor) -> Tensor:
+        """``O_v^T x_v`` for every node: back into the local frames. Shapes as for :meth:`sync`."""
+        return self._map.desync(self._fields(x)).reshape(x.shape)
+
+    def matrices(self) -> Tensor:
+        """The maps ``O_v`` as ``(n, b, d, d)``."""
+        d = self.bundle_dim
+        identity = torch.eye(d, dtype=self._dtype, device=self._device)
+        return self._map.sync(identity.expand(self.num_nodes, self.num_bundles, d, d))
+
+    def laplacian(self, lap: Laplacian) -> Tensor:
+        """The dense bundle Laplacians ``L_B = O^T (L x I) O``: ``(b, n*d, n*d)``.
+
+        Block ``(v, u)`` is ``L[v, u] O_v^T O_u``; rows run over nodes, then stalk coordinates.
+        """
+        maps = self.matrices()
+        size = self.num_nodes * self.bundle_dim
+        blocks = torch.einsum("vu,vbki,ubkj->bviuj", lap.dense().to(maps.dtype), maps, maps)
+        return blocks.reshape(self.num_bundles, size, size)
+
+    def energy(self, x: Tensor, lap: Laplacian) -> Tensor:
+        r"""The bundle Dirichlet energy of a field, a scalar summed over bundles and channels.
+
+        .. math::
+            E(X) = \langle X, D L_B X \rangle
+                 = \tfrac12 \sum_{u, v} w_{uv} \| x_u - O_u^\top O_v x_v \|^2 \ge 0
+
+        It decreases along the heat flow of the random-walk Laplacian. For ``normalization="sym"``,
+        whose flow is another one, it is :math:`\langle X, L_B X \rangle`: the same sum, of
+        :math:`D^{-1/2} X`.
+        """
+        field = self.sync(x).reshape(self.num_nodes, -1)
+        lap = lap.matching(field)
+        image = lap @ field
+        if lap.normalization == "rw":
+            image = image * lap.degree.unsqueeze(1)
+        return (field * image).sum()
+
+    def _fields(self, x: Tensor) -> Tensor:
+        """``x`` as ``(n, b, d, p)``."""
+        n, b, d = self.num_nodes, self.num_bundles, self.bundle_dim
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
+        if x.device != self._device:
+            raise ValueError(f"x is on {x.device}, the bundle on {self._device}; move one of them")
+        if x.dim() == 4 and x.shape[:3] == (n, b, d):
+            return x
+        if x.dim() == 2 and x.size(0) == n and x.size(1) % (b * d) == 0:
+            return x.reshape(n, b, d, -1)
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}; {n} nodes with num_bundles={b} and bundle_dim={d} need "
+            f"({n}, p*{b * d}) or ({n}, {b}, {d}, p)"
+        )

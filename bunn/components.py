@@ -1,0 +1,87 @@
+"""Connected components: what ``t = infinity`` averages over, and the blocks dense methods work in.
+
+A batch of graphs is one block-diagonal graph, and so is any graph with several components. Dense
+objects (eigenvectors, heat kernels) are therefore kept per component, components of equal size
+stacked, so that a batch of small graphs costs ``sum s_i^2`` and not ``n^2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+
+def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
+    """The component of every node, ``(n,)`` int64, and the number of components."""
+    n = crow.numel() - 1
+    pattern = csr_array(
+        (np.ones(col.numel(), dtype=np.int8), col.cpu().numpy(), crow.cpu().numpy()), shape=(n, n)
+    )
+    count, labels = connected_components(pattern, directed=False)
+    return torch.from_numpy(labels).long().to(crow.device), int(count)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The nodes ordered so that components, and components of equal size, lie together.
+
+    Args:
+        order: ``(n,)`` the nodes, by size of their component, then component, then index.
+        rank: ``(n,)`` the inverse permutation.
+        shapes: ``(m, s)`` for each size: ``m`` components of ``s`` nodes.
+        local: ``(n,)`` the place of a node inside its component.
+    """
+
+    order: Tensor
+    rank: Tensor
+    shapes: tuple[tuple[int, int], ...]
+    local: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor, count: int) -> Blocks:
+        sizes = torch.bincount(labels, minlength=count)
+        order = torch.argsort(sizes[labels] * count + labels, stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(order.numel(), device=order.device)
+        first = torch.full_like(sizes, order.numel()).scatter_reduce(0, labels, rank, "amin")
+        size, multiplicity = torch.unique(sizes, return_counts=True)
+        shapes = tuple(zip(multiplicity.tolist(), size.tolist(), strict=True))
+        return cls(order, rank, shapes, rank - first[labels])
+
+    @property
+    def largest(self) -> int:
+        """The number of nodes of the largest component."""
+        return self.shapes[-1][1]
+
+    @property
+    def area(self) -> int:
+        """``sum s_i^2``: the number of entries of a block-diagonal matrix."""
+        return sum(m * s * s for m, s in self.shapes)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """``x: (n, c)`` as one ``(m, s, c)`` stack per component size."""
+        if len(self.shapes) == 1 and self.shapes[0][0] == 1:
+            return [x.unsqueeze(0)]
+        pieces = x[self.order].split([m * s for m, s in self.shapes])
+        return [piece.unflatten(0, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def join(self, stacks: Sequence[Tensor]) -> Tensor:
+        """The inverse of :meth:`split`."""
+        if len(self.shapes) == 1 and self.shapes[0][0] == 1:
+            return stacks[0].squeeze(0)
+        return torch.cat([stack.flatten(0, 1) for stack in stacks])[self.rank]
+
+    def dense(self, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
+        """A block-diagonal sparse matrix as one dense ``(m, s, s)`` stack per component size."""
+        size = torch.cat([self.rank.new_full((m * s,), s) for m, s in self.shapes])[self.rank]
+        # Row r of the ordering starts after the rows before it, each as long as its block is wide.
+        start = (torch.cumsum(size[self.order], 0) - size[self.order])[self.rank]
+        flat = value.new_zeros(self.area).index_put_((start[row] + self.local[col],), value)
+        pieces = flat.split([m * s * s for m, s in self.shapes])
+        return [piece.view(m, s, s) for piece, (m, s) in zip(pieces, self.shapes, strict=True)]

@@ -1,0 +1,74 @@
+"""Heat as one product with a kernel that is formed once per time, and kept.
+
+The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time it is paid for once.
+Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
+dropped by least use when a Laplacian's kernels outgrow :data:`KERNEL_BYTES`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bunn.diffusion.options import Options, Time
+from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
+from bunn.laplacian import Laplacian
+
+#: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
+KERNEL_BYTES = 2**30
+
+
+def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
+    """Heat for ``x: (n, c)`` by a product with the kernel, exact to the precision of ``lap``.
+
+    A time that is learned, or known to the device alone, is another one at every step and has no
+    kernel worth keeping: then the recurrence that would form the kernel is run on ``x`` itself, as
+    it is where a compiler watches and the kernel has not been formed before.
+    """
+    exact = Polynomial("chebyshev", FROM_TIME, torch.finfo(lap.dtype).eps, 0.0)
+    if not isinstance(time.value, Tensor):
+        if torch.compiler.is_compiling() and time.value not in lap.kernels:
+            return heat(x, None, lap.operator, exact._replace(time=time.value))
+        return _apply(kernel(lap, time.value), lap, x)
+    if not time.fixed:
+        return heat(x, time.value, lap.operator, exact)
+    distinct, owner = torch.unique(time.value, return_inverse=True)
+    columns = [(owner == index).nonzero().squeeze(1) for index in range(distinct.numel())]
+    parts = [
+        _apply(kernel(lap, t), lap, x[:, part])
+        for t, part in zip(distinct.tolist(), columns, strict=True)
+    ]
+    return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(columns))]
+
+
+def kernel(lap: Laplacian, time: float) -> tuple[Tensor, ...]:
+    """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size; cached."""
+    kernels = lap.kernels
+    if time in kernels:
+        if not torch.compiler.is_compiling():  # a compiled graph has the kernel as its input
+            kernels.move_to_end(time)
+        return kernels[time]
+    kernels[time] = _form(lap, time)
+    while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > KERNEL_BYTES:
+        kernels.popitem(last=False)
+    return kernels[time]
+
+
+@torch.no_grad()
+def _form(lap: Laplacian, time: float) -> tuple[Tensor, ...]:
+    """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
+    blocks = lap.blocks
+    sources = torch.zeros(lap.num_nodes, blocks.largest, dtype=lap.dtype, device=lap.device)
+    sources.scatter_(1, blocks.local.unsqueeze(1), 1.0)
+    exact = Polynomial("chebyshev", FROM_TIME, torch.finfo(lap.dtype).eps, time)
+    columns = heat(sources, None, lap.operator, exact)
+    return tuple(stack[:, :, : stack.size(1)].contiguous() for stack in blocks.split(columns))
+
+
+def _apply(stacks: tuple[Tensor, ...], lap: Laplacian, x: Tensor) -> Tensor:
+    fields = lap.blocks.split(x.to(lap.dtype))
+    return lap.blocks.join([h @ f for h, f in zip(stacks, fields, strict=True)]).to(x.dtype)
+
+
+def _bytes(stacks: tuple[Tensor, ...]) -> int:
+    return sum(stack.numel() * stack.element_size() for stack in stacks)

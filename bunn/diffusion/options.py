@@ -1,0 +1,126 @@
+"""What a diffusion method is told: the time, and how exact to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bunn.laplacian import Laplacian
+
+
+@dataclass(frozen=True)
+class Options:
+    """How exact to be.
+
+    Args:
+        tol: Bound on the relative error, in the norm in which ``L`` is symmetric.
+        degree: Degree of a polynomial method, :obj:`None` to derive it from ``tol``.
+        num_eigs: Eigenpairs of the spectral method, :obj:`None` for as many as ``tol`` asks for.
+    """
+
+    tol: float
+    degree: int | None = None
+    num_eigs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tol > 0:
+            raise ValueError(f"tol={self.tol}; it must be positive, such as 1e-5")
+        if self.degree is not None and (not _is_int(self.degree) or self.degree < 0):
+            raise ValueError(f"degree={self.degree}; it must be an integer >= 0")
+        if self.num_eigs is not None and (not _is_int(self.num_eigs) or self.num_eigs < 1):
+            raise ValueError(f"num_eigs={self.num_eigs}; it must be an integer >= 1")
+
+
+@dataclass(frozen=True)
+class Time:
+    """A diffusion time per column, and what the host knows of it.
+
+    Args:
+        value: A number, or ``(1,)`` or ``(c,)`` times.
+        lower: Lower bound on the times, :obj:`None` if only the device knows.
+        upper: Upper bound on the times, likewise.
+
+    One time that nobody differentiates by is always a number, never a tensor.
+    """
+
+    value: float | Tensor
+    lower: float | None
+    upper: float | None
+
+    @classmethod
+    def of(cls, time: object, channels: torch.Size) -> Time:
+        """Reads the ``time`` of :func:`bunn.diffuse` for features of shape ``(n, *channels)``."""
+        if isinstance(time, Real) and not isinstance(time, bool):
+            number = float(time)
+            if not number >= 0:  # NaN included
+                raise ValueError(f"time={number}; it must be a number >= 0, or inf")
+            return cls(number, number, number)
+        if not isinstance(time, Tensor):
+            raise TypeError(
+                f"time is a {type(time).__name__}; pass a float, or a tensor that broadcasts to "
+                f"x.shape[1:] = {tuple(channels)}"
+            )
+        if not time.is_floating_point():
+            raise TypeError(f"time has dtype {time.dtype}; use a floating-point type")
+        if time.numel() == 1 and time.dim() <= max(1, len(channels)):
+            value = time.reshape(1)
+        else:
+            try:
+                value = time.expand(channels).reshape(-1)
+            except RuntimeError:
+                raise ValueError(
+                    f"time has shape {tuple(time.shape)}; it must broadcast to x.shape[1:] = "
+                    f"{tuple(channels)}: one time per bundle is (b, 1, 1) for x of (n, b, d, p)"
+                ) from None
+        if not _readable(time):
+            return cls(value, None, None)
+        if time.numel() == 0:
+            return cls(0.0, 0.0, 0.0)
+        lower, upper = (float(bound) for bound in torch.aminmax(time.detach()))
+        if not lower >= 0:  # NaN included
+            raise ValueError(f"time holds {lower}; every time must be a number >= 0, or inf")
+        if value.numel() == 1 and not _differentiated(time):
+            return cls(lower, lower, lower)
+        return cls(value, lower, upper)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the host knows every time and nobody differentiates by one."""
+        if not isinstance(self.value, Tensor):
+            return True
+        return self.lower is not None and not _differentiated(self.value)
+
+    def per_column(self, like: Tensor) -> Tensor:
+        """The times as ``(1,)`` or ``(c,)``, on the device and in the precision of ``like``."""
+        if isinstance(self.value, Tensor):
+            return self.value.to(like.dtype)
+        return like.new_full((1,), self.value)
+
+
+class Method(Protocol):
+    """One way to compute ``exp(-t L) x`` for ``x: (n, c)``, differentiable in ``x`` and ``t``."""
+
+    def __call__(self, x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor: ...
+
+
+def _readable(time: Tensor) -> bool:
+    """Whether reading the times is possible, and costs no synchronisation inside a capture."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(time):
+        return False
+    return not (time.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _differentiated(time: Tensor) -> bool:
+    """Whether a derivative by ``time`` is under way, in reverse or forward mode."""
+    if time.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(time):
+        return True
+    return forward_ad.unpack_dual(time).tangent is not None
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,321 @@
+"""The one form of a graph that every solver uses."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from bunn.components import Blocks, component_labels
+from bunn.edges import Adjacency, read_edges
+from bunn.operator import SymmetricOperator, random_walk
+from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs
+
+Normalization = Literal["rw", "sym"]
+
+NORMALIZATIONS: tuple[Normalization, ...] = ("rw", "sym")
+
+
+class Laplacian:
+    r"""The normalised Laplacian of an undirected graph, built once and shared by all layers.
+
+    .. math::
+        L_{\mathrm{rw}} = I - D^{-1} A, \qquad L_{\mathrm{sym}} = I - D^{-1/2} A D^{-1/2},
+        \qquad d_v = \sum_u A_{vu}
+
+    Both are stored as the symmetric operator :math:`S = D^{-1/2} A D^{-1/2}` in CSR form, since
+    :math:`I - L_{\mathrm{rw}} = D^{-1/2} S D^{1/2}`. An isolated node has a zero row in :math:`L`
+    (as if :math:`S_{vv} = d_v = 1`): heat stays where it is. Repeated edges are merged, their
+    weights added; self-loops are kept. Edges without their reverse are an error.
+
+    A batch of graphs is the block-diagonal graph that :class:`torch_geometric.data.Batch` is.
+
+    Args:
+        edge_index: ``(2, e)`` integer tensor, or a square sparse COO/CSR/CSC tensor, or a
+            ``SparseTensor``, whose values are the weights.
+        edge_weight: ``(e,)`` finite, non-negative and symmetric weights. (default: all one)
+        num_nodes: The number of nodes ``n``. (default: one more than the largest index)
+        normalization: ``"rw"``, the paper's, or ``"sym"``. (default: ``"rw"``)
+
+    Shapes:
+        - ``lap @ x``: ``(n, ...) -> (n, ...)``, which is :math:`L x`.
+    """
+
+    def __init__(
+        self,
+        edge_index: Adjacency,
+        edge_weight: Tensor | None = None,
+        num_nodes: int | None = None,
+        *,
+        normalization: Normalization = "rw",
+    ) -> None:
+        if normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
+            )
+        edges = read_edges(edge_index, edge_weight, num_nodes)
+        n, row, col, weight = edges.num_nodes, edges.row, edges.col, edges.weight
+        degree = torch.bincount(row, weight, minlength=n).to(torch.float64)
+        self._isolated = degree == 0
+        if bool(self._isolated.any()):
+            row, col, weight = _add_loops(self._isolated, row, col, weight)
+            degree = torch.where(self._isolated, 1.0, degree)
+
+        index = torch.int32 if max(row.numel(), n) < 2**31 else torch.int64
+        crow = torch.zeros(n + 1, dtype=torch.int64, device=row.device)
+        torch.cumsum(torch.bincount(row, minlength=n), 0, out=crow[1:])
+        self.num_nodes = n
+        self.normalization: Normalization = normalization
+        self._crow, self._col = crow.to(index), col.to(index)
+        self._weight = weight
+        self._degree = degree
+        self.components, self.num_components = component_labels(self._crow, self._col)
+        self._set_dtype(_compute_dtype(edges.dtype or torch.get_default_dtype()))
+
+    def _set_dtype(self, dtype: torch.dtype) -> None:
+        """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
+        value = self.coordinates()[2]
+        sqrt_degree = self._degree.sqrt().to(dtype).unsqueeze(1)
+        self.operator = SymmetricOperator(
+            self._crow,
+            self._col,
+            value.to(dtype),
+            sqrt_degree if self.normalization == "rw" else None,
+        )
+        self._drop_caches()
+
+    def _drop_caches(self) -> None:
+        self._siblings: dict[torch.dtype, Laplacian] = {}
+        self._edge_index: Tensor | None = None
+        self._blocks: Blocks | None = None
+        self._block_spectrum: BlockSpectrum | None = None
+        self._lowest: tuple[Tensor, Tensor] | None = None
+        self._gap: float | None = None
+        #: Heat kernels by time, least recently used first (see bunn.diffusion.dense).
+        self.kernels: OrderedDict[float, tuple[Tensor, ...]] = OrderedDict()
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The coalesced edges ``(2, e)``, both directions of each, sorted by row."""
+        if self._edge_index is None:
+            self._edge_index = _before_compiling(_without_added_loops, self)
+        return self._edge_index
+
+    @property
+    def edge_weight(self) -> Tensor:
+        """The weights ``(e,)`` of :attr:`edge_index`."""
+        if self._weight is None:
+            return self._degree.new_ones(self.edge_index.size(1), dtype=self.dtype)
+        return self._weight[~self._isolated[self._rows()]].to(self.dtype)
+
+    @property
+    def degree(self) -> Tensor:
+        """The weighted degrees ``(n,)``, one for an isolated node."""
+        return self._degree.to(self.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self._crow.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision heat is computed in: float32 or float64."""
+        return self.operator.value.dtype
+
+    @property
+    def num_entries(self) -> int:
+        """The number of stored entries of ``S``: the edges in both directions."""
+        return self._col.numel()
+
+    @property
+    def blocks(self) -> Blocks:
+        """The nodes grouped by component, components of equal size together."""
+        if self._blocks is None:
+            self._blocks = _before_compiling(Blocks.of, self.components, self.num_components)
+        return self._blocks
+
+    def coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``S`` as row indices, column indices and float64 values, each ``(nnz,)``."""
+        row, col = self._rows(), self._col.long()
+        root = self._degree.sqrt()
+        value = (root[row] * root[col]).reciprocal_()
+        return row, col, value if self._weight is None else value.mul_(self._weight)
+
+    def _rows(self) -> Tensor:
+        counts = (self._crow[1:] - self._crow[:-1]).long()
+        nodes = torch.arange(self.num_nodes, device=self.device)
+        return torch.repeat_interleave(nodes, counts, output_size=self.num_entries)
+
+    def to(self, *args: Any, **kwargs: Any) -> Laplacian:
+        """Moves or converts, with the arguments of :meth:`torch.Tensor.to`.
+
+        A change of precision rounds anew from the exact operator: ``lap.to(torch.float64)`` is
+        exact, whatever ``lap`` was. Half precisions give float32, in which half-precision
+        features are diffused.
+        """
+        like = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
+        dtype = _compute_dtype(like.dtype)
+        if like.device == self.device and dtype == self.dtype:
+            return self
+        moved = copy.copy(self)
+        for name in ("_crow", "_col", "_weight", "_degree", "_isolated", "components"):
+            tensor = getattr(self, name)
+            setattr(moved, name, None if tensor is None else tensor.to(like.device))
+        moved._set_dtype(dtype)
+        return moved
+
+    def matching(self, x: Tensor) -> Laplacian:
+        """This Laplacian in the precision that ``x: (n, ...)`` is diffused in.
+
+        Raises:
+            TypeError: If ``x`` is no floating-point tensor.
+            ValueError: If ``x`` has another number of rows or is on another device.
+        """
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
+        if x.dim() == 0 or x.size(0) != self.num_nodes:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, but the graph has {self.num_nodes} nodes; x needs "
+                "one row per node (pass num_nodes if the last nodes have no edges)"
+            )
+        if x.device != self.device:
+            raise ValueError(
+                f"x is on {x.device} and the Laplacian on {self.device}; use lap.to(x.device)"
+            )
+        dtype = _compute_dtype(x.dtype)
+        if dtype == self.dtype:
+            return self
+        if dtype not in self._siblings:
+            self._siblings[dtype] = self.to(dtype)
+        return self._siblings[dtype]
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        lap = self.matching(x)
+        flat = x.reshape(self.num_nodes, -1)
+        return (flat - random_walk(flat, lap.operator)).view(x.shape)
+
+    def aggregate(self, x: Tensor, reduce: Literal["mean", "sum"] = "mean") -> Tensor:
+        """The weighted mean or sum of the neighbours' features, zero for an isolated node.
+
+        Args:
+            x: ``(n, c)`` node features.
+            reduce: ``"mean"``, which is ``D^-1 A x``, or ``"sum"``, which is ``A x``.
+        """
+        operator = self.matching(x).operator
+        root = self._degree.sqrt().to(operator.value.dtype).unsqueeze(1)
+        mean = random_walk(x, operator._replace(sqrt_degree=root))
+        factor = self._degree.to(x.dtype) if reduce == "sum" else torch.ones_like(x[:, 0])
+        return mean * torch.where(self._isolated, 0.0, factor).to(x.dtype).unsqueeze(1)
+
+    def dense(self) -> Tensor:
+        """``L`` as a dense ``(n, n)`` matrix."""
+        row, col, value = self.coordinates()
+        if self.normalization == "rw":
+            root = self._degree.sqrt()
+            value = value * root[col] / root[row]
+        matrix = torch.eye(self.num_nodes, dtype=torch.float64, device=self.device)
+        return matrix.index_put_((row, col), -value, accumulate=True).to(self.dtype)
+
+    def spectrum(self, num_eigs: int | None = None) -> tuple[Tensor, Tensor]:
+        """The lowest eigenpairs of ``I - S``, ascending, cached.
+
+        The null space is exact: one vector per component, proportional to ``sqrt(d)`` on it. For
+        ``"rw"``, ``D^-1/2 phi`` are the right and ``D^1/2 phi`` the left eigenvectors of ``L``.
+
+        Args:
+            num_eigs: How many; at most ``n`` are returned. (default: all ``n``)
+
+        Returns:
+            Eigenvalues ``(k,)`` and eigenvectors ``(n, k)``.
+        """
+        count = self.num_nodes if num_eigs is None else min(num_eigs, self.num_nodes)
+        if count < 1:
+            raise ValueError(f"num_eigs={num_eigs}; ask for at least one eigenpair")
+        if self._lowest is None or self._lowest[0].numel() < count:
+            self._lowest = _before_compiling(lowest_eigenpairs, self, count)
+        values, vectors = self._lowest
+        return values[:count], vectors[:, :count]
+
+    def block_spectrum(self) -> BlockSpectrum:
+        """All eigenpairs of ``I - S``, component by component, cached."""
+        if self._block_spectrum is None:
+            self._block_spectrum = _before_compiling(block_spectrum, self)
+        return self._block_spectrum
+
+    @property
+    def known_block_spectrum(self) -> BlockSpectrum | None:
+        """:meth:`block_spectrum` if it has been computed."""
+        return self._block_spectrum
+
+    def spectral_gap(self) -> float:
+        """The smallest non-zero eigenvalue (infinity if all are zero), cached."""
+        if self._gap is None:
+            self._gap = _before_compiling(_smallest_nonzero, self)
+        return self._gap
+
+    @property
+    def known_spectral_gap(self) -> float | None:
+        """:meth:`spectral_gap` if it has been computed."""
+        return self._gap
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_siblings"], state["kernels"] = {}, OrderedDict()
+        return state
+
+    def __copy__(self) -> Laplacian:
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__)
+        return clone
+
+    def __repr__(self) -> str:
+        edges = self.num_entries - int(self._isolated.sum())
+        return (
+            f"Laplacian(num_nodes={self.num_nodes}, num_edges={edges}, "
+            f"normalization={self.normalization!r}, dtype={self.dtype}, device='{self.device}')"
+        )
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="what depends on the graph alone is computed before compiling"
+)
+def _before_compiling(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    return function(*args, **kwargs)
+
+
+def _without_added_loops(lap: Laplacian) -> Tensor:
+    row, col = lap._rows(), lap._col.long()
+    real = ~lap._isolated[row]
+    return torch.stack((row[real], col[real]))
+
+
+def _smallest_nonzero(lap: Laplacian) -> float:
+    count = lap.num_components + 1
+    if count > lap.num_nodes:
+        return float("inf")
+    return float(lap.to(torch.float64).spectrum(count)[0][-1])
+
+
+def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The precision sums are formed in: float64 for float64, float32 for everything below."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _add_loops(
+    nodes: Tensor, row: Tensor, col: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Adds a loop of weight one at every marked node, keeping the rows sorted."""
+    loops = nodes.nonzero().squeeze(1)
+    row = torch.cat((row, loops))
+    order = torch.sort(row, stable=True).indices
+    if weight is not None:
+        weight = torch.cat((weight, weight.new_ones(loops.numel())))[order]
+    return row[order], torch.cat((col, loops))[order], weight

@@ -1,0 +1,73 @@
+"""The residual block around a BuNN layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch_geometric.nn.resolver import activation_resolver
+
+from bunn.laplacian import Laplacian
+from bunn.nn.conv import BuNNConv
+
+Norm = Literal["layer", "batch"] | None
+
+
+class BuNNBlock(nn.Module):
+    r"""Normalisation, layer, non-linearity and residual connection.
+
+    Pre-norm, ``x + dropout(act(conv(norm(x))))``, or post-norm, ``x +
+    act(norm(dropout(conv(x))))``. A layer whose update is a two-layer network has its non-linearity
+    inside and gets no second one.
+
+    Args:
+        conv: The layer, with as many output as input channels.
+        act: The non-linearity of Equation 4. (default: ``"gelu"``)
+        norm: ``"layer"``, ``"batch"`` or :obj:`None`. (default: ``"layer"``)
+        norm_first: Pre-norm or post-norm. (default: :obj:`True`)
+        residual: Whether to add the input. (default: :obj:`True`)
+        dropout: (default: ``0.0``)
+        phi_before_norm: Whether phi reads the input before a pre-norm. (default: :obj:`True`)
+    """
+
+    def __init__(
+        self,
+        conv: BuNNConv,
+        *,
+        act: str = "gelu",
+        norm: Norm = "layer",
+        norm_first: bool = True,
+        residual: bool = True,
+        dropout: float = 0.0,
+        phi_before_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv = conv
+        self.norm = self.build_norm(norm, conv.out_channels)
+        linear = conv.update.num_layers == 1 or conv.network is None
+        self.act = activation_resolver(act) if linear else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first, self.residual = norm_first, residual
+        self.phi_before_norm = phi_before_norm
+
+    @staticmethod
+    def build_norm(norm: Norm, channels: int) -> nn.Module:
+        """The normalisation called ``norm``."""
+        if norm == "layer":
+            return nn.LayerNorm(channels)
+        if norm == "batch":
+            return nn.BatchNorm1d(channels)
+        if norm is None:
+            return nn.Identity()
+        raise ValueError(f"norm={norm!r}; use 'layer', 'batch' or None")
+
+    def forward(self, x: Tensor, lap: Laplacian, pe: Tensor | None = None) -> Tensor:
+        """``(n, c) -> (n, c)``."""
+        if self.norm_first:
+            z = self.norm(x)
+            h = self.conv(z, lap, pe=pe, phi_x=x if self.phi_before_norm else None)
+            h = self.dropout(self.act(h))
+        else:
+            h = self.act(self.norm(self.dropout(self.conv(x, lap, pe=pe))))
+        out: Tensor = x + h if self.residual else h
+        return out

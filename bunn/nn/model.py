@@ -1,0 +1,214 @@
+"""The BuNN model: encoder, blocks, pooling, head."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+from torch_geometric.nn import Linear, global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.nn.inits import reset
+from torch_geometric.nn.resolver import activation_resolver
+
+from bunn.bundle import num_map_params
+from bunn.edges import Adjacency
+from bunn.laplacian import Laplacian, Normalization
+from bunn.nn.block import BuNNBlock, Norm
+from bunn.nn.conv import Bias, BuNNConv
+from bunn.nn.phi import PhiFactory, phi_factory
+from bunn.nn.update import Update, read_update
+from bunn.sharing import laplacian_of
+
+POOLINGS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_pool}
+
+
+class BuNN(nn.Module):
+    r"""A stack of BuNN layers, for node- and graph-level tasks.
+
+    .. math::
+        x \leftarrow \mathrm{encode}(x); \qquad
+        x \leftarrow x + \sigma(\mathrm{BuNNConv}(\mathrm{norm}(x))) \;\;\text{(num\_layers times)};
+        \qquad y = \mathrm{head}(\mathrm{pool}(\mathrm{norm}(x)))
+
+    The Laplacian is built once per call, or once per graph if one is passed, and shared by all
+    layers.
+
+    Args:
+        in_channels: Size of each input feature, ``-1`` to infer it.
+        hidden_channels: Width of the stream, a multiple of ``num_bundles * bundle_dim``.
+        num_layers: The number of blocks.
+        out_channels: Size of the output. (default: the hidden features are returned)
+        dropout: (default: ``0.0``)
+        act: The non-linearity of Equation 4, as PyG's resolver takes it. (default: ``"gelu"``)
+        norm: ``"layer"``, ``"batch"`` or :obj:`None`. (default: ``"layer"``)
+        norm_first: Whether a block normalises before the layer, or after it. (default: :obj:`True`)
+        residual: Whether blocks add to the stream or replace it. (default: :obj:`True`)
+        pooling: ``"mean"``, ``"sum"`` or ``"max"`` over each graph, :obj:`None` for node outputs.
+            (default: :obj:`None`)
+        head_layers: Depth of the head. (default: ``1``)
+        encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
+        activation)
+        phi: ``"mlp"``, ``"sum"`` or ``"sage"``; or a module, copied for every layer; or a function
+        from
+            input and output size to a module. (default: ``"mlp"``)
+        phi_layers: Depth of ``"sum"`` and ``"sage"``. (default: ``1``)
+        phi_channels: Width of phi. (default: the network's own)
+        shared_phi: Whether all layers use one phi. (default: :obj:`False`)
+        phi_before_norm: Whether phi reads the stream before its normalisation. (default:
+        :obj:`True`) num_bundles, bundle_dim, time, learn_time, maps, pe_channels, weight, bias,
+        update,
+            normalization, method, tol, degree, num_eigs: As in :class:`bunn.BuNNConv`.
+
+    Shapes:
+        - **input:** as for :class:`bunn.BuNNConv`, and the graph of every node ``(n,)``
+        *(optional)*
+        - **output:** ``(n, out_channels)``, or ``(num_graphs, out_channels)`` with ``pooling``
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int | None = None,
+        *,
+        dropout: float = 0.0,
+        act: str = "gelu",
+        norm: Norm = "layer",
+        norm_first: bool = True,
+        residual: bool = True,
+        pooling: Literal["mean", "sum", "max"] | None = None,
+        head_layers: int = 1,
+        encoder: nn.Module | None = None,
+        phi: str | nn.Module | PhiFactory | None = None,
+        phi_layers: int = 1,
+        phi_channels: int | None = None,
+        shared_phi: bool = False,
+        phi_before_norm: bool = True,
+        num_bundles: int = 1,
+        bundle_dim: int = 2,
+        time: float | Sequence[float] = 1.0,
+        learn_time: bool = False,
+        maps: str = "o2",
+        pe_channels: int = 0,
+        weight: bool = True,
+        bias: Bias = "global",
+        update: str | Update = "before",
+        normalization: Normalization = "rw",
+        method: str = "auto",
+        tol: float = 1e-5,
+        degree: int | None = None,
+        num_eigs: int | None = None,
+    ) -> None:
+        super().__init__()
+        unit = num_bundles * bundle_dim
+        if hidden_channels < 1 or hidden_channels % unit:
+            fitting = max(1, round(hidden_channels / unit)) * unit
+            raise ValueError(
+                f"hidden_channels={hidden_channels} is no multiple of num_bundles * bundle_dim = "
+                f"{num_bundles} * {bundle_dim} = {unit}; use {fitting}, for example"
+            )
+        if num_layers < 1:
+            raise ValueError(f"num_layers={num_layers}; it must be >= 1")
+        if pooling is not None and pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r}; use one of {list(POOLINGS)} or None")
+        if head_layers < 1:
+            raise ValueError(f"head_layers={head_layers}; it must be >= 1")
+        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.num_layers, self.out_channels = num_layers, out_channels or hidden_channels
+        self.pooling, self.normalization = pooling, normalization
+        self.encoder = encoder or nn.Sequential(
+            Linear(in_channels, hidden_channels), nn.Dropout(dropout), activation_resolver(act)
+        )
+        network = read_update(update)
+        if phi is None or isinstance(phi, str):
+            phi = phi_factory(phi or "mlp", phi_layers, phi_channels, dropout, act)
+        num_params = num_bundles * num_map_params(maps, bundle_dim)
+        sizes = (hidden_channels + pe_channels, num_params)
+        self.blocks = nn.ModuleList(
+            BuNNBlock(
+                BuNNConv(
+                    hidden_channels,
+                    hidden_channels,
+                    num_bundles=num_bundles,
+                    bundle_dim=bundle_dim,
+                    time=time,
+                    learn_time=learn_time,
+                    maps=maps,
+                    phi=layer_phi,
+                    pe_channels=pe_channels,
+                    weight=weight,
+                    bias=bias,
+                    update=network,
+                    normalization=normalization,
+                    method=method,
+                    tol=tol,
+                    degree=degree,
+                    num_eigs=num_eigs,
+                ),
+                act=act,
+                norm=norm,
+                norm_first=norm_first,
+                residual=residual,
+                dropout=dropout,
+                phi_before_norm=phi_before_norm,
+            )
+            for layer_phi in _phi_per_layer(phi, num_layers, sizes, shared_phi)
+        )
+        self.norm = BuNNBlock.build_norm(norm if norm_first else None, hidden_channels)
+        self.head: nn.Module = nn.Identity()
+        if out_channels is not None:
+            parts: list[nn.Module] = []
+            for _ in range(head_layers - 1):
+                parts += [Linear(hidden_channels, hidden_channels), activation_resolver(act)]
+            self.head = nn.Sequential(*parts, Linear(hidden_channels, out_channels))
+
+    def reset_parameters(self) -> None:
+        for child in self.children():
+            reset(child)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adjacency | Laplacian,
+        edge_weight: Tensor | None = None,
+        pe: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        """Runs the model.
+
+        Args:
+            x: ``(n, in_channels)`` node features.
+            edge_index: ``(2, e)`` edges, a sparse adjacency matrix, or a :class:`bunn.Laplacian`.
+            edge_weight: ``(e,)`` edge weights. (default: all one)
+            pe: ``(n, pe_channels)`` positional encodings. (default: :obj:`None`)
+            batch: ``(n,)`` the graph of every node, for pooling. (default: all in one)
+        """
+        lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization)
+        x = self.encoder(x)
+        for block in self.blocks:
+            x = block(x, lap, pe)
+        x = self.norm(x)
+        if self.pooling is not None:
+            x = POOLINGS[self.pooling](x, batch)
+        out: Tensor = self.head(x)
+        return out
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.__class__.__name__}({self.in_channels}, {self.hidden_channels}, "
+            f"num_layers={self.num_layers}, out_channels={self.out_channels})"
+        )
+
+
+def _phi_per_layer(
+    factory: PhiFactory | nn.Module, num_layers: int, sizes: tuple[int, int], shared: bool
+) -> list[nn.Module]:
+    """One phi for every layer: the same one if shared, else built or copied anew."""
+    if isinstance(factory, nn.Module):
+        module = factory
+        return [module if shared else copy.deepcopy(module) for _ in range(num_layers)]
+    if shared:
+        return [factory(*sizes)] * num_layers
+    return [factory(*sizes) for _ in range(num_layers)]

@@ -1,0 +1,174 @@
+"""The networks phi that compute a bundle: from node features to map parameters (Equation 1).
+
+Any module called as ``phi(x, edge_index)`` will do; these are the paper's. They also take a
+:class:`bunn.Laplacian` for ``edge_index``, and aggregate through its sparse operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
+from torch_geometric.nn.inits import reset
+from torch_geometric.nn.resolver import activation_resolver
+
+from bunn.edges import Adjacency
+from bunn.laplacian import Laplacian
+from bunn.sharing import laplacian_of
+
+PhiFactory = Callable[[int, int], nn.Module]
+
+
+class PhiNetwork(nn.Module):
+    """Base of the networks that are handed the layer's Laplacian instead of its edges."""
+
+    def reset_parameters(self) -> None:
+        for child in self.children():
+            reset(child)
+
+
+class MLPPhi(PhiNetwork):
+    """A two-layer perceptron, blind to the graph.
+
+    Args:
+        in_channels: Size of the input, ``-1`` to infer it.
+        out_channels: Map parameters per node, ``num_bundles * num_map_params``.
+        hidden_channels: (default: twice ``out_channels``, at least 32)
+        act: The activation, as PyG's resolver takes it. (default: ``"gelu"``)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int | None = None,
+        act: str = "gelu",
+    ) -> None:
+        super().__init__()
+        hidden_channels = hidden_channels or max(32, 2 * out_channels)
+        self.lin_in = Linear(in_channels, hidden_channels)
+        self.act = activation_resolver(act)
+        self.lin_out = Linear(hidden_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Adjacency | Laplacian | None = None) -> Tensor:
+        params: Tensor = self.lin_out(self.act(self.lin_in(x)))
+        return params
+
+
+class SumGNNPhi(PhiNetwork):
+    r"""The paper's SumGNN: layers :math:`\sigma(W_s x_v + W_n \sum_{u \sim v} x_u)`, then a linear
+    map.
+
+    Args:
+        in_channels: Size of the input, ``-1`` to infer it.
+        out_channels: Map parameters per node.
+        hidden_channels: (default: twice ``out_channels``)
+        num_layers: (default: ``1``)
+        act: The activation. (default: ``"gelu"``)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int | None = None,
+        num_layers: int = 1,
+        act: str = "gelu",
+    ) -> None:
+        super().__init__()
+        self.hidden_channels = hidden = hidden_channels or 2 * out_channels
+        sizes = [in_channels] + [hidden] * (num_layers - 1)
+        self.lin_self = nn.ModuleList(Linear(size, hidden) for size in sizes)
+        self.lin_neighbors = nn.ModuleList(Linear(size, hidden, bias=False) for size in sizes)
+        self.act = activation_resolver(act)
+        self.lin_out = Linear(hidden, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
+        lap = _any_laplacian(edge_index, x)
+        for own, neighbors in zip(self.lin_self, self.lin_neighbors, strict=True):
+            # The sum is linear: it is cheapest on whichever side of the weights is narrower.
+            if x.size(1) <= self.hidden_channels:
+                message = neighbors(lap.aggregate(x, "sum"))
+            else:
+                message = lap.aggregate(neighbors(x), "sum")
+            x = self.act(own(x) + message)
+        params: Tensor = self.lin_out(x)
+        return params
+
+
+class SAGEPhi(PhiNetwork):
+    """The residual GraphSAGE of the authors' heterophilous runs.
+
+    Linear in, dropout, activation; residual blocks of LayerNorm and a two-layer network on the node
+    and the mean of its neighbours; LayerNorm, linear out.
+
+    Args:
+        in_channels: Size of the input, ``-1`` to infer it.
+        out_channels: Map parameters per node.
+        hidden_channels: (default: ``out_channels``)
+        num_layers: Residual blocks. (default: ``1``)
+        dropout: After every linear layer but the last. (default: ``0.0``)
+        act: The activation. (default: ``"gelu"``)
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int | None = None,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        act: str = "gelu",
+    ) -> None:
+        super().__init__()
+        hidden = hidden_channels or out_channels
+        self.act = activation_resolver(act)
+        self.lin_in = nn.Sequential(
+            Linear(in_channels, hidden), nn.Dropout(dropout), activation_resolver(act)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(num_layers))
+        self.updates = nn.ModuleList(
+            nn.Sequential(
+                Linear(2 * hidden, hidden),
+                nn.Dropout(dropout),
+                activation_resolver(act),
+                Linear(hidden, hidden),
+                nn.Dropout(dropout),
+            )
+            for _ in range(num_layers)
+        )
+        self.lin_out = nn.Sequential(nn.LayerNorm(hidden), Linear(hidden, out_channels))
+
+    def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
+        lap = _any_laplacian(edge_index, x)
+        x = self.lin_in(x)
+        for norm, update in zip(self.norms, self.updates, strict=True):
+            z = norm(x)
+            x = x + update(torch.cat((z, lap.aggregate(z, "mean")), dim=-1))
+        params: Tensor = self.lin_out(x)
+        return params
+
+
+def _any_laplacian(edge_index: Adjacency | Laplacian, x: Tensor) -> Laplacian:
+    if not isinstance(edge_index, Laplacian):
+        edge_index = laplacian_of(edge_index, None, x.size(0), "rw")
+    return edge_index
+
+
+def phi_factory(
+    phi: str, num_layers: int, hidden_channels: int | None, dropout: float, act: str
+) -> PhiFactory:
+    """The network called ``phi`` as a function of its input and output sizes."""
+    factories: dict[str, PhiFactory] = {
+        "mlp": lambda i, o: MLPPhi(i, o, hidden_channels, act),
+        "sum": lambda i, o: SumGNNPhi(i, o, hidden_channels, num_layers, act),
+        "sage": lambda i, o: SAGEPhi(i, o, hidden_channels, num_layers, dropout, act),
+    }
+    if phi not in factories:
+        raise ValueError(
+            f"phi={phi!r} is unknown; use one of {list(factories)}, or a module called as "
+            "phi(x, edge_index)"
+        )
+    return factories[phi]

@@ -1,0 +1,156 @@
+"""The one sparse product: ``S x`` and ``D^-1/2 S D^1/2 x``, differentiable and opaque to compilers.
+
+Everything iterative in this package is made of products with the symmetric normalised adjacency
+``S = D^-1/2 A D^-1/2``. Being symmetric, it serves forward and backward alike: the adjoint of
+``D^-1/2 p(S) D^1/2`` is ``D^1/2 p(S) D^-1/2``, so nothing is ever transposed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SymmetricOperator(NamedTuple):
+    """``S`` in CSR form, and the diagonal that turns it into the random-walk operator.
+
+    Args:
+        crow: ``(n + 1,)`` row pointers, int32 where they fit.
+        col: ``(nnz,)`` column indices, of the same type.
+        value: ``(nnz,)`` entries of ``S``, float32 or float64.
+        sqrt_degree: ``(n, 1)`` for the random-walk Laplacian, :obj:`None` for the symmetric one.
+    """
+
+    crow: Tensor
+    col: Tensor
+    value: Tensor
+    sqrt_degree: Tensor | None
+
+
+def csr_matrix(crow: Tensor, col: Tensor, value: Tensor) -> Tensor:
+    """``S`` as a torch sparse CSR matrix over the given buffers (nothing is copied)."""
+    n = crow.numel() - 1
+    with warnings.catch_warnings():  # torch announces once per process that CSR is in beta
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return torch.sparse_csr_tensor(crow, col, value, (n, n), check_invariants=False)
+
+
+def frame_scales(sqrt_degree: Tensor | None, adjoint: bool) -> tuple[Tensor | None, Tensor | None]:
+    """The diagonals before and after ``p(S)``: ``D^1/2, D^-1/2``, swapped for the adjoint."""
+    if sqrt_degree is None:
+        return None, None
+    inverse = sqrt_degree.reciprocal()
+    return (inverse, sqrt_degree) if adjoint else (sqrt_degree, inverse)
+
+
+def to_operator_frame(x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """``scale * x`` as a fresh contiguous matrix in the operator's precision."""
+    if scale is None:
+        return x.to(dtype, copy=True, memory_format=torch.contiguous_format)
+    if x.dtype == dtype:
+        return torch.mul(x, scale)
+    return x.to(dtype).mul_(scale)
+
+
+def from_operator_frame(y: Tensor, scale: Tensor | None, out: Tensor) -> None:
+    """Writes ``scale * y`` to ``out``, rounding once if ``out`` is of lower precision."""
+    if scale is None:
+        out.copy_(y)
+    elif y.dtype == out.dtype:
+        torch.mul(y, scale, out=out)
+    else:
+        out.copy_(y.mul_(scale))
+
+
+@torch.library.custom_op("bunn::random_walk", mutates_args=())
+def _random_walk(
+    x: Tensor,
+    crow: Tensor,
+    col: Tensor,
+    value: Tensor,
+    sqrt_degree: Tensor | None,
+    adjoint: bool,
+) -> Tensor:
+    before, after = frame_scales(sqrt_degree, adjoint)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    z = to_operator_frame(x, before, value.dtype)
+    from_operator_frame(csr_matrix(crow, col, value) @ z, after, out)
+    return out
+
+
+@_random_walk.register_fake
+def _(x: Tensor, *operator: Any) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_random_walk.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], x: Tensor, *operator: Any) -> tuple[Tensor, int]:
+    if any(dim is not None for dim in in_dims[1:]):
+        raise ValueError("vmap over graphs is not supported; batch them block-diagonally")
+    assert in_dims[0] is not None
+    folded = fold_columns(x, in_dims[0])
+    return unfold_columns(_random_walk(folded, *operator), info.batch_size)
+
+
+def fold_columns(x: Tensor, dim: int) -> Tensor:
+    """``(batch, n, c)``, the batch at ``dim``, as ``(n, batch * c)``: columns are independent."""
+    return x.movedim(dim, 1).flatten(1)
+
+
+def unfold_columns(y: Tensor, batch_size: int) -> tuple[Tensor, int]:
+    """The inverse of :func:`fold_columns`, with the batch at dimension 1."""
+    return y.unflatten(1, (batch_size, -1)), 1
+
+
+class _RandomWalk(torch.autograd.Function):
+    """``x -> D^-1/2 S D^1/2 x`` (``S x`` without ``sqrt_degree``), and its adjoint."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        crow: Tensor,
+        col: Tensor,
+        value: Tensor,
+        sqrt_degree: Tensor | None,
+        adjoint: bool,
+    ) -> Tensor:
+        y: Tensor = _random_walk(x, crow, col, value, sqrt_degree, adjoint)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *operator, ctx.adjoint = inputs[1:]
+        ctx.save_for_backward(*operator)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        operator = SymmetricOperator(*ctx.saved_tensors)
+        return random_walk(grad, operator, not ctx.adjoint), None, None, None, None, None
+
+
+class _RandomWalkWithTangents(_RandomWalk):
+    """The same with forward-mode derivatives, which ``torch.compile`` refuses to see."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _RandomWalk.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[1:5])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return random_walk(tangent, SymmetricOperator(*ctx.saved_tensors), ctx.adjoint)
+
+
+def random_walk(x: Tensor, operator: SymmetricOperator, adjoint: bool = False) -> Tensor:
+    """``(I - L) x`` for ``x: (n, c)``: the neighbours' mean if ``L`` is the random-walk Laplacian.
+
+    With ``adjoint``, ``(I - L)^T x``.
+    """
+    function = _RandomWalk if torch.compiler.is_compiling() else _RandomWalkWithTangents
+    y: Tensor = function.apply(x, *operator, adjoint)  # type: ignore[no-untyped-call]
+    return y
