@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -95,8 +96,8 @@ class Laplacian:
         self._block_spectrum: BlockSpectrum | None = None
         self._lowest: tuple[Tensor, Tensor] | None = None
         self._gap: float | None = None
-        #: Heat kernels by time, least recently used first (see bunn.diffusion.dense).
-        self.kernels: OrderedDict[float, tuple[Tensor, ...]] = OrderedDict()
+        #: Heat kernels by time and degree, least recently used first: bunn.diffusion.dense.
+        self.kernels: OrderedDict[tuple[float, int], tuple[Tensor, ...]] = OrderedDict()
 
     @property
     def edge_index(self) -> Tensor:
@@ -195,7 +196,7 @@ class Laplacian:
 
     def __matmul__(self, x: Tensor) -> Tensor:
         lap = self.matching(x)
-        flat = x.reshape(self.num_nodes, -1)
+        flat = x.reshape(self.num_nodes, math.prod(x.shape[1:]))
         return (flat - random_walk(flat, lap.operator)).view(x.shape)
 
     def aggregate(self, x: Tensor, reduce: Literal["mean", "sum"] = "mean") -> Tensor:

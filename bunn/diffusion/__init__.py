@@ -122,7 +122,8 @@ def diffuse(
             raise ValueError(f"time is on {time.device} and x on {x.device}; move one of them")
         time = time.to(x.device)
     times = Time.of(time, x.shape[1:])
-    return solve(x.reshape(lap.num_nodes, -1), lap, times, method, options).view(x.shape)
+    columns = x.reshape(lap.num_nodes, math.prod(x.shape[1:]))
+    return solve(columns, lap, times, method, options).view(x.shape)
 
 
 def solve(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) -> Tensor:

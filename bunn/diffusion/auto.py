@@ -23,6 +23,7 @@ import math
 import torch
 from torch import Tensor
 
+from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.laplacian import Laplacian
 
@@ -34,58 +35,48 @@ STEP = 2e5
 REUSE = 8
 #: Entries of the largest kernel that is formed unasked.
 KERNEL_ENTRIES = 2**25
-#: Degree above which the spectral gap is worth computing.
-GAP_DEGREE = 200
+#: Degree, or time, above which the spectral gap is worth computing.
+GAP_DEGREE, GAP_TIME = 200, 1e7
 
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     """The name of the method to use for ``x: (n, c)``."""
-    if time.lower == math.inf or _limit_is_exact(lap, time, options.tol):
+    if _limit_is_exact(lap, time, options.tol):
         return "limit"
-    if torch.compiler.is_compiling():  # no kernel is formed while a compiler watches
-        return "chebyshev" if lap.known_block_spectrum is None else "spectral"
+    known = lap.known_block_spectrum is not None
+    if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
+        return "spectral" if known else "chebyshev"
     columns = x.size(1)
-    costs = {"chebyshev": _chebyshev_cost(lap, columns, _degree(time.upper, options.tol))}
-    if lap.known_block_spectrum is not None:
+    degree = chebyshev_degree(time.upper, options.tol)
+    costs = {"chebyshev": _chebyshev_cost(lap, columns, degree)}
+    if known:
         costs["spectral"] = 2 * DENSE * lap.blocks.area * columns
     if not isinstance(time.value, Tensor):
-        costs["dense"] = _dense_cost(lap, columns, time.value)
+        costs["dense"] = _dense_cost(lap, columns, time.value, degree)
     return min(costs, key=lambda name: costs[name])
 
 
-def _chebyshev_cost(lap: Laplacian, columns: int, degree: float) -> float:
+def _chebyshev_cost(lap: Laplacian, columns: int, degree: int) -> float:
     return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + STEP)
 
 
-def _dense_cost(lap: Laplacian, columns: int, time: float) -> float:
-    if lap.num_nodes > KERNEL_ENTRIES or (
-        time not in lap.kernels and lap.blocks.area > KERNEL_ENTRIES
-    ):
+def _dense_cost(lap: Laplacian, columns: int, time: float, degree: int) -> float:
+    formed = (time, degree) in lap.kernels
+    if not formed and lap.blocks.area > KERNEL_ENTRIES:
         return math.inf
     cost = DENSE * lap.blocks.area * columns + STEP * len(lap.blocks.shapes)
-    if time not in lap.kernels:
-        degree = _degree(time, torch.finfo(lap.dtype).eps)
-        cost += _chebyshev_cost(lap, lap.blocks.largest, degree) / REUSE
-    return cost
-
-
-def _degree(time: float | None, tol: float) -> float:
-    """Roughly the Chebyshev degree, in closed form."""
-    if time is None:
-        return 0.0
-    digits = math.log(2 / min(tol, 1.0))
-    return math.sqrt(2 * time * digits) + digits / math.log(math.e + digits / (time + 1e-3))
+    return cost if formed else cost + _chebyshev_cost(lap, lap.blocks.largest, degree) / REUSE
 
 
 def _limit_is_exact(lap: Laplacian, time: Time, tol: float) -> bool:
-    if time.lower is None or time.upper is None or tol >= 1:
-        return False
     # Learned times keep their gradient: at a time this large it is below tol, but not nothing.
-    if not time.fixed:
+    if time.lower is None or tol >= 1 or not time.fixed:
         return False
     gap = lap.known_spectral_gap
     if gap is None:
-        if torch.compiler.is_compiling() or _degree(time.lower, tol) < GAP_DEGREE:
+        if torch.compiler.is_compiling():
+            return False
+        if time.lower < GAP_TIME and chebyshev_degree(time.lower, tol) < GAP_DEGREE:
             return False
         gap = lap.spectral_gap()
     return time.lower * gap >= math.log(1 / tol)

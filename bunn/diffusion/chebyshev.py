@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy.special import ive
+from scipy.special import erfcinv, ive
 from torch import Tensor
 
 
@@ -38,6 +38,8 @@ def chebyshev_degree(time: float, tol: float) -> int:
         raise ValueError(f"tol={tol}; it must be positive")
     if time == 0 or tol >= 2:
         return 0
+    if time > 1e7:  # by now a Gaussian to all digits: the tail beyond K is erfc(K / sqrt(2 t))
+        return math.ceil(math.sqrt(2 * time) * float(erfcinv(tol)))
     # Far enough for the tail beyond to be negligible: I_k(t) e^-t falls like exp(-k^2 / 2t) up to
     # k ~ t, then faster than exponentially.
     decades = math.log(4 / tol) + 40

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.laplacian import Laplacian
@@ -19,49 +20,49 @@ KERNEL_BYTES = 2**30
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
-    """Heat for ``x: (n, c)`` by a product with the kernel, exact to the precision of ``lap``.
+    """Heat for ``x: (n, c)`` by a product with the kernel.
+
+    The kernel is the Chebyshev polynomial that meets ``tol``, so both methods agree to rounding.
 
     A time that is learned, or known to the device alone, is another one at every step and has no
     kernel worth keeping: then the recurrence that would form the kernel is run on ``x`` itself, as
-    it is where a compiler watches and the kernel has not been formed before.
+    it is where a compiler watches.
     """
-    exact = Polynomial("chebyshev", FROM_TIME, torch.finfo(lap.dtype).eps, 0.0)
+    if not time.fixed or torch.compiler.is_compiling():
+        number = None if isinstance(time.value, Tensor) else time.value
+        times = time.value if isinstance(time.value, Tensor) else None
+        recurrence = Polynomial("chebyshev", FROM_TIME, options.tol, number or 0.0)
+        return heat(x, times, lap.operator, recurrence)
     if not isinstance(time.value, Tensor):
-        if torch.compiler.is_compiling() and time.value not in lap.kernels:
-            return heat(x, None, lap.operator, exact._replace(time=time.value))
-        return _apply(kernel(lap, time.value), lap, x)
-    if not time.fixed:
-        return heat(x, time.value, lap.operator, exact)
+        return _apply(kernel(lap, time.value, options.tol), lap, x)
     distinct, owner = torch.unique(time.value, return_inverse=True)
     columns = [(owner == index).nonzero().squeeze(1) for index in range(distinct.numel())]
     parts = [
-        _apply(kernel(lap, t), lap, x[:, part])
+        _apply(kernel(lap, t, options.tol), lap, x[:, part])
         for t, part in zip(distinct.tolist(), columns, strict=True)
     ]
     return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(columns))]
 
 
-def kernel(lap: Laplacian, time: float) -> tuple[Tensor, ...]:
+def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Tensor, ...]:
     """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size; cached."""
-    kernels = lap.kernels
-    if time in kernels:
-        if not torch.compiler.is_compiling():  # a compiled graph has the kernel as its input
-            kernels.move_to_end(time)
-        return kernels[time]
-    kernels[time] = _form(lap, time)
+    kernels, key = lap.kernels, (time, chebyshev_degree(time, tol))
+    if key in kernels:
+        kernels.move_to_end(key)
+        return kernels[key]
+    kernels[key] = _form(lap, *key)
     while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > KERNEL_BYTES:
         kernels.popitem(last=False)
-    return kernels[time]
+    return kernels[key]
 
 
 @torch.no_grad()
-def _form(lap: Laplacian, time: float) -> tuple[Tensor, ...]:
+def _form(lap: Laplacian, time: float, degree: int) -> tuple[Tensor, ...]:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
     blocks = lap.blocks
     sources = torch.zeros(lap.num_nodes, blocks.largest, dtype=lap.dtype, device=lap.device)
     sources.scatter_(1, blocks.local.unsqueeze(1), 1.0)
-    exact = Polynomial("chebyshev", FROM_TIME, torch.finfo(lap.dtype).eps, time)
-    columns = heat(sources, None, lap.operator, exact)
+    columns = heat(sources, None, lap.operator, Polynomial("chebyshev", degree, 0.0, time))
     return tuple(stack[:, :, : stack.size(1)].contiguous() for stack in blocks.split(columns))
 
 

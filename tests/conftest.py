@@ -1,0 +1,32 @@
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+with warnings.catch_warnings():  # PyG scripts some of itself on import, which torch has deprecated
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import torch_geometric.nn  # noqa: F401
+
+settings.register_profile(
+    "bunn", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("bunn")
+
+#: Warnings of torch about its own internals; every other warning is an error.
+TORCH_INTERNALS = (
+    "ignore:.*torch.jit.*:DeprecationWarning",  # forward-mode derivatives
+    "ignore:.*should not be instantiated.*:DeprecationWarning",  # compiling an autograd.Function
+)
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)  # the suite runs one process per core
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for warning in TORCH_INTERNALS:
+            item.add_marker(pytest.mark.filterwarnings(warning))
+        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
