@@ -92,8 +92,6 @@ def graphs(draw: st.DrawFn, max_nodes: int = 12) -> tuple[Tensor, Tensor | None,
     edge_index = torch.tensor(both, dtype=torch.long).reshape(-1, 2).T
     if not draw(st.booleans()):
         return edge_index, None, n
-    weights = draw(
-        st.lists(st.floats(0.01, 100.0), min_size=len(edges), max_size=len(edges))
-    )
+    weights = draw(st.lists(st.floats(0.01, 100.0), min_size=len(edges), max_size=len(edges)))
     mirrored = [w for w, (u, v) in zip(weights, edges, strict=True) if u != v]
     return edge_index, torch.tensor(weights + mirrored, dtype=torch.float64), n

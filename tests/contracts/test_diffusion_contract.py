@@ -1,13 +1,13 @@
-"""What every diffusion method promises. A method that is added to METHODS is tested by being there."""
+"""What every diffusion method promises; one that is added to METHODS is tested by being there."""
 
 import math
 
 import pytest
 import torch
-from tests.graphs import TIMES, ZOO, relative_error, zoo_kernel, zoo_laplacian
 
 from bunn import Laplacian, diffuse, heat_kernel
 from bunn.diffusion import METHODS
+from tests.graphs import TIMES, ZOO, relative_error, zoo_kernel, zoo_laplacian
 
 NORMALIZATIONS = ("rw", "sym")
 #: Those that meet ``tol`` at any time; ``taylor`` and ``limit`` make promises of their own.
@@ -63,7 +63,9 @@ def test_limit_holds_at_infinity_and_where_it_is_exact(graph, normalization):
     gap = lap.spectral_gap()
     late = 1.0 if math.isinf(gap) else 16 / gap  # exp(-16) = 1.1e-7
     reference = zoo_kernel(graph, normalization, late) @ x
-    assert relative_error(diffuse(x, lap, late, method="limit", tol=1e-6), reference, x, lap) <= 1e-6
+    assert (
+        relative_error(diffuse(x, lap, late, method="limit", tol=1e-6), reference, x, lap) <= 1e-6
+    )
     if not math.isinf(gap):
         with pytest.raises(ValueError, match="method='limit' is off by"):
             diffuse(x, lap, 1 / gap, method="limit", tol=1e-6)
@@ -90,7 +92,9 @@ def test_semigroup(method, graph, normalization):
     lap = zoo_laplacian(graph, normalization)
     x = features(lap, 3)
     for s, t in ((0.3, 0.9), (2.0, 40.0)):
-        twice = diffuse(diffuse(x, lap, t, method=method, tol=1e-12), lap, s, method=method, tol=1e-12)
+        twice = diffuse(
+            diffuse(x, lap, t, method=method, tol=1e-12), lap, s, method=method, tol=1e-12
+        )
         torch.testing.assert_close(
             twice, diffuse(x, lap, s + t, method=method, tol=1e-12), rtol=0, atol=1e-10
         )
