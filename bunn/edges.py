@@ -61,9 +61,8 @@ def _unpack(
         row, col, value = edge_index.coo()
         size = tuple(edge_index.sparse_sizes())
     elif isinstance(edge_index, Tensor) and edge_index.layout in _SPARSE_LAYOUTS:
-        coo = edge_index.detach().to_sparse_coo().coalesce()
-        row, col = coo.indices().unbind(0)
-        value, size = coo.values(), tuple(edge_index.shape)
+        row, col, value = _sparse_entries(edge_index.detach())
+        size = tuple(edge_index.shape)
     elif isinstance(edge_index, Tensor):
         row, col = _check_edge_index(edge_index)
         value = None
@@ -93,6 +92,21 @@ def _unpack(
     if num_nodes < 1:
         raise ValueError(f"num_nodes is {num_nodes}; a graph needs at least one node")
     return row, col, edge_weight, int(num_nodes)
+
+
+def _sparse_entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value of every stored entry, repeated ones included."""
+    if matrix.layout == torch.sparse_coo:
+        row, col = matrix._indices().unbind(0)
+        return row, col, matrix._values()
+    if matrix.layout == torch.sparse_csr:
+        pointer, inner = matrix.crow_indices().long(), matrix.col_indices().long()
+    else:
+        pointer, inner = matrix.ccol_indices().long(), matrix.row_indices().long()
+    lines = torch.arange(pointer.numel() - 1, device=pointer.device)
+    outer = torch.repeat_interleave(lines, pointer[1:] - pointer[:-1])
+    row, col = (outer, inner) if matrix.layout == torch.sparse_csr else (inner, outer)
+    return row, col, matrix.values()
 
 
 def _check_edge_index(edge_index: Tensor) -> tuple[Tensor, Tensor]:

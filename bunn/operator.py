@@ -30,6 +30,11 @@ class SymmetricOperator(NamedTuple):
     sqrt_degree: Tensor | None
 
 
+def exact_arithmetic(x: Tensor) -> torch.autocast:
+    """A context in which products with ``x`` are formed in its own precision, autocast or not."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def csr_matrix(crow: Tensor, col: Tensor, value: Tensor) -> Tensor:
     """``S`` as a torch sparse CSR matrix over the given buffers (nothing is copied)."""
     n = crow.numel() - 1
@@ -152,5 +157,6 @@ def random_walk(x: Tensor, operator: SymmetricOperator, adjoint: bool = False) -
     With ``adjoint``, ``(I - L)^T x``.
     """
     function = _RandomWalk if torch.compiler.is_compiling() else _RandomWalkWithTangents
-    y: Tensor = function.apply(x, *operator, adjoint)  # type: ignore[no-untyped-call]
+    with exact_arithmetic(x):
+        y: Tensor = function.apply(x, *operator, adjoint)  # type: ignore[no-untyped-call]
     return y

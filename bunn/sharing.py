@@ -35,7 +35,6 @@ class _Built:
 _BUILT = WeakIdKeyDictionary()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def laplacian_of(
     edge_index: Adjacency | Laplacian,
     edge_weight: Tensor | None,
@@ -56,6 +55,16 @@ def laplacian_of(
                 f"{normalization!r}; build both with the same one"
             )
         return edge_index
+    built: Laplacian = _built(edge_index, edge_weight, num_nodes, normalization)
+    return built
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="a graph is built before compiling: pass a bunn.Laplacian instead of edge_index"
+)
+def _built(
+    edge_index: Adjacency, edge_weight: Tensor | None, num_nodes: int, normalization: Normalization
+) -> Laplacian:
     tensors = [edge_index] if edge_weight is None else [edge_index, edge_weight]
     if not all(isinstance(t, Tensor) and not t.is_inference() for t in tensors):
         return Laplacian(edge_index, edge_weight, num_nodes, normalization=normalization)

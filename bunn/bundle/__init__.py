@@ -19,6 +19,7 @@ from bunn.bundle.householder import HouseholderMap
 from bunn.bundle.rotation import PlaneMap
 from bunn.bundle.skew import cayley, exponential
 from bunn.laplacian import Laplacian
+from bunn.operator import exact_arithmetic
 
 __all__ = ["MAPS", "FlatBundle", "MapFamily", "num_map_params"]
 
@@ -131,15 +132,20 @@ class FlatBundle:
         if params.dtype in (torch.float16, torch.bfloat16):
             params = params.float()
         self._dtype, self._device = params.dtype, params.device
-        self._map = family.build(params, bundle_dim)
+        with exact_arithmetic(params):
+            self._map = family.build(params, bundle_dim)
 
     def sync(self, x: Tensor) -> Tensor:
         """``O_v x_v`` for every node: into the global frame. ``(n, b*d*p)`` or ``(n, b, d, p)``."""
-        return self._map.sync(self._fields(x)).reshape(x.shape)
+        field = self._fields(x)
+        with exact_arithmetic(field):
+            return self._map.sync(field).reshape(x.shape)
 
     def desync(self, x: Tensor) -> Tensor:
         """``O_v^T x_v`` for every node: back into the local frames. Shapes as for :meth:`sync`."""
-        return self._map.desync(self._fields(x)).reshape(x.shape)
+        field = self._fields(x)
+        with exact_arithmetic(field):
+            return self._map.desync(field).reshape(x.shape)
 
     def matrices(self) -> Tensor:
         """The maps ``O_v`` as ``(n, b, d, d)``."""

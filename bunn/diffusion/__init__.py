@@ -14,12 +14,14 @@ from torch import Tensor
 
 from bunn.diffusion.auto import choose
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import dense
-from bunn.diffusion.limit import component_mean, limit
+from bunn.diffusion.dense import dense as _dense
+from bunn.diffusion.limit import component_mean
+from bunn.diffusion.limit import limit as _limit
 from bunn.diffusion.options import Method, Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
-from bunn.diffusion.spectral import spectral
+from bunn.diffusion.spectral import spectral as _spectral
 from bunn.laplacian import Laplacian
+from bunn.operator import exact_arithmetic
 
 __all__ = [
     "METHODS",
@@ -58,9 +60,9 @@ def _polynomial(
 METHODS: dict[str, Method] = {
     "taylor": _taylor,
     "chebyshev": _chebyshev,
-    "spectral": spectral,
-    "dense": dense,
-    "limit": limit,
+    "spectral": _spectral,
+    "dense": _dense,
+    "limit": _limit,
 }
 
 #: The methods that take each optional argument.
@@ -132,11 +134,13 @@ def solve(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) 
         return x.clone()
     if time.upper == math.inf and method != "taylor":
         if time.lower == math.inf:
-            return component_mean(x, lap)
+            with exact_arithmetic(x):
+                return component_mean(x, lap)
         return _some_infinite(x, lap, time, method, options)
     if method == "auto":
         method = choose(x, lap, time, options)
-    return METHODS[method](x, lap, time, options)
+    with exact_arithmetic(x):
+        return METHODS[method](x, lap, time, options)
 
 
 def _some_infinite(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) -> Tensor:

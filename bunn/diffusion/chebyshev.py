@@ -63,6 +63,8 @@ def chebyshev_coefficients(time: Tensor, degree: int) -> Tensor:
         ``(K + 1, c)`` float64.
     """
     points = 2 * degree + 16
+    if time.device.type == "cpu":  # enough for every digit, even if the degree is too low for them
+        points = max(points, 2 * chebyshev_degree(float(time.max()), 1e-16))
     angle = torch.linspace(0, math.pi, points + 1, dtype=torch.float64, device=time.device)
     # cos(a) - 1 = -2 sin^2(a / 2), without the cancellation that large times would magnify.
     samples = torch.exp(-2 * time.double().unsqueeze(1) * torch.sin(angle / 2).square())

@@ -1,0 +1,273 @@
+"""What is particular to one method: the choice, the caches, the refusals, the memory."""
+
+import math
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bunn.diffusion.dense
+from bunn import Laplacian, diffuse
+from bunn.diffusion import METHODS, Options, Time
+from bunn.diffusion.auto import choose
+from tests.graphs import edges_of, graphs, relative_error, zoo_laplacian
+
+
+def lap_of(graph: nx.Graph, **options) -> Laplacian:
+    edge_index, n = edges_of(graph)
+    return Laplacian(edge_index, num_nodes=n, **options)
+
+
+def choice(lap: Laplacian, columns: int, time: float | torch.Tensor, tol: float = 1e-5) -> str:
+    x = torch.zeros(lap.num_nodes, columns)
+    return choose(x, lap, Time.of(time, x.shape[1:]), Options(tol))
+
+
+@given(
+    graph=graphs(),
+    normalization=st.sampled_from(["rw", "sym"]),
+    time=st.one_of(st.just(0.0), st.just(math.inf), st.floats(1e-6, 1e6)),
+    tol=st.sampled_from([1e-2, 1e-5, 1e-9]),
+    shape=st.lists(st.integers(1, 3), max_size=3),
+)
+def test_methods_agree_on_any_graph(graph, normalization, time, tol, shape):
+    lap = Laplacian(*graph, normalization=normalization).to(torch.float64)
+    x = torch.randn(lap.num_nodes, *shape, dtype=torch.float64)
+    exact = diffuse(x, lap, time, method="spectral", tol=1e-14)
+    for method in ("auto", "chebyshev", "dense"):
+        y = diffuse(x, lap, time, method=method, tol=tol)
+        assert y.shape == x.shape
+        assert relative_error(y, exact, x, lap) <= tol * (1 + 1e-6)
+
+
+# --- auto ---------------------------------------------------------------------------------------
+
+
+def test_auto_takes_the_limit_when_it_is_exact():
+    lap = lap_of(nx.complete_graph(30))
+    assert choice(lap, 8, math.inf) == "limit"
+    assert choice(lap, 8, 1e5) == "limit"
+    assert choice(lap_of(nx.path_graph(400)), 8, 1e4) != "limit"
+
+
+def test_auto_forms_kernels_of_small_graphs_only():
+    small = lap_of(nx.cycle_graph(20))
+    batch = lap_of(nx.disjoint_union_all([nx.cycle_graph(20)] * 50))
+    large = lap_of(nx.random_regular_graph(4, 6000, seed=0))
+    assert choice(small, 16, 10.0) == "dense"
+    assert choice(batch, 16, 10.0) == "dense"
+    assert choice(large, 16, 10.0) == "chebyshev"
+
+
+def test_auto_uses_a_spectrum_that_is_there():
+    lap = lap_of(nx.random_regular_graph(3, 300, seed=0))
+    learned = torch.tensor([900.0], requires_grad=True)
+    assert choice(lap, 64, learned) == "chebyshev"
+    lap.block_spectrum()
+    assert choice(lap, 64, learned) == "spectral"
+
+
+def test_auto_does_not_let_a_learned_time_lose_its_gradient():
+    lap = lap_of(nx.complete_graph(10))
+    time = torch.tensor(50.0, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(10, 2, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(diffuse(x, lap, time, tol=1e-3).sin().sum(), time)
+    assert gradient != 0
+
+
+# --- dense --------------------------------------------------------------------------------------
+
+
+def test_dense_forms_a_kernel_once():
+    lap = lap_of(nx.cycle_graph(8)).to(torch.float64)
+    x = torch.randn(8, 2, dtype=torch.float64)
+    diffuse(x, lap, 2.0, method="dense")
+    (kernel,) = lap.kernels.values()
+    diffuse(x, lap, 2.0, method="dense")
+    assert next(iter(lap.kernels.values())) is kernel
+
+
+def test_dense_drops_the_least_used_kernel(monkeypatch):
+    monkeypatch.setattr(bunn.diffusion.dense, "KERNEL_BYTES", 2 * 8 * 8 * 8)  # two kernels
+    lap = lap_of(nx.cycle_graph(8)).to(torch.float64)
+    x = torch.randn(8, 2, dtype=torch.float64)
+    for time in (1.0, 2.0, 1.0, 3.0):
+        diffuse(x, lap, time, method="dense")
+    assert [time for time, _ in lap.kernels] == [1.0, 3.0]
+
+
+def test_dense_holds_a_batch_block_by_block():
+    lap = lap_of(nx.disjoint_union_all([nx.path_graph(s) for s in (3, 5, 3, 1)])).to(torch.float64)
+    x = torch.randn(12, 2, dtype=torch.float64)
+    diffuse(x, lap, 1.0, method="dense")
+    (stacks,) = lap.kernels.values()
+    assert [tuple(stack.shape) for stack in stacks] == [(1, 1, 1), (2, 3, 3), (1, 5, 5)]
+
+
+def test_dense_and_chebyshev_are_one_polynomial():
+    """So which of them ``auto`` picks, for a batch or for its graphs, changes nothing."""
+    parts = [nx.path_graph(9), nx.star_graph(4), nx.empty_graph(2)]
+    lap = lap_of(nx.disjoint_union_all(parts)).to(torch.float64)
+    x = torch.randn(lap.num_nodes, 3, dtype=torch.float64)
+    loose = [diffuse(x, lap, 2.0, method=m, tol=1e-2) for m in ("dense", "chebyshev", "auto")]
+    torch.testing.assert_close(loose[0], loose[1], rtol=0, atol=1e-13)
+    torch.testing.assert_close(loose[0], loose[2], rtol=0, atol=1e-13)
+
+
+# --- spectral -----------------------------------------------------------------------------------
+
+
+def test_spectral_refuses_to_miss_tol():
+    lap = zoo_laplacian("grid", "sym")
+    x = torch.randn(lap.num_nodes, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"num_eigs=5 leaves an error of .* at time=1, more than"):
+        diffuse(x, lap, 1.0, method="spectral", num_eigs=5)
+    late = diffuse(x, lap, 500.0, method="spectral", num_eigs=10)
+    assert relative_error(late, diffuse(x, lap, 500.0, tol=1e-12), x, lap) <= 1e-5
+    with pytest.raises(ValueError, match="num_eigs=5 leaves an error"):
+        diffuse(x, lap, torch.tensor([500.0, 1.0]), method="spectral", num_eigs=5)
+
+
+def test_spectral_accepts_a_truncation_that_is_asked_for():
+    lap = zoo_laplacian("grid", "sym")
+    x = torch.randn(lap.num_nodes, 2, dtype=torch.float64)
+    values, vectors = lap.spectrum(5)
+    y = diffuse(x, lap, 1.0, method="spectral", num_eigs=5, tol=math.inf)
+    torch.testing.assert_close(y, vectors @ (torch.exp(-values)[:, None] * (vectors.T @ x)))
+
+
+def test_spectral_extends_until_tol_is_met(monkeypatch):
+    monkeypatch.setattr("bunn.diffusion.spectral.FULL_SIZE", 10)
+    lap = lap_of(nx.grid_2d_graph(20, 20)).to(torch.float64)
+    x = torch.randn(400, 2, dtype=torch.float64)
+    for time in (1.0, 30.0):
+        y = diffuse(x, lap, time, method="spectral", tol=1e-6)
+        assert relative_error(y, diffuse(x, lap, time, tol=1e-12), x, lap) <= 1e-6
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+BAD_CALLS = {
+    "negative time": ({"time": -1.0}, ValueError, "time=-1.0; it must be a number >= 0"),
+    "NaN time": ({"time": math.nan}, ValueError, "time=nan; it must be"),
+    "negative times": ({"time": torch.tensor([1.0, -2.0])}, ValueError, "time holds -2.0"),
+    "NaN times": ({"time": torch.tensor([1.0, math.nan])}, ValueError, "time holds nan"),
+    "integer times": ({"time": torch.tensor([1, 2])}, TypeError, "time has dtype torch.int64"),
+    "times of another shape": ({"time": torch.ones(3)}, ValueError, r"time has shape \(3,\)"),
+    "a word": ({"time": "long"}, TypeError, "time is a str"),
+    "taylor without degree": ({"method": "taylor"}, ValueError, "method='taylor' needs degree=K"),
+    "zero tol": ({"tol": 0.0}, ValueError, "tol=0.0; it must be positive"),
+    "negative tol": ({"tol": -1e-3}, ValueError, "tol=-0.001; it must be positive"),
+    "NaN tol": ({"tol": math.nan}, ValueError, "tol=nan; it must be positive"),
+    "unknown method": (
+        {"method": "euler"},
+        ValueError,
+        r"method='euler' is unknown; use 'auto' or one of \['taylor', 'chebyshev', 'spectral', "
+        r"'dense', 'limit'\]",
+    ),
+    "negative degree": ({"method": "taylor", "degree": -1}, ValueError, "degree=-1"),
+    "fractional degree": ({"method": "taylor", "degree": 1.5}, ValueError, "degree=1.5"),
+    "degree for auto": ({"degree": 4}, ValueError, "degree=4 is not used by method='auto'"),
+    "num_eigs for auto": ({"num_eigs": 4}, ValueError, "num_eigs=4 is not used by method='auto'"),
+    "no eigenpairs": ({"method": "spectral", "num_eigs": 0}, ValueError, "num_eigs=0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_bad_arguments(case):
+    options, error, message = BAD_CALLS[case]
+    lap = zoo_laplacian("star", "rw")
+    arguments = {"time": 1.0, **options}
+    with pytest.raises(error, match=message):
+        diffuse(torch.ones(lap.num_nodes, 2), lap, **arguments)
+
+
+def test_not_a_laplacian():
+    with pytest.raises(TypeError, match=r"lap is a Tensor; build it once with bunn\.Laplacian"):
+        diffuse(torch.ones(3, 2), torch.zeros(2, 0).long(), 1.0)
+    with pytest.raises(TypeError, match="x is a list"):
+        diffuse([[1.0]], zoo_laplacian("single", "rw"), 1.0)
+
+
+def test_bad_times_in_compiled_code_are_found_as_well():
+    lap = zoo_laplacian("star", "rw")
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, t: diffuse(x, lap, t), fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match="times must be non-negative and finite"):
+        compiled(torch.ones(lap.num_nodes, 2), torch.tensor([1.0, -1.0]))
+
+
+def test_empty_features():
+    lap = zoo_laplacian("star", "rw")
+    for method in ("auto", *METHODS):
+        degree = 3 if method == "taylor" else None
+        time = math.inf if method == "limit" else 1.0
+        y = diffuse(torch.ones(lap.num_nodes, 0), lap, time, method=method, degree=degree)
+        assert y.shape == (lap.num_nodes, 0)
+
+
+def test_zero_time_gives_the_features_back_but_not_the_same_tensor():
+    lap = zoo_laplacian("weighted", "rw")
+    x = torch.randn(lap.num_nodes, 2)
+    y = diffuse(x, lap, 0.0)
+    assert torch.equal(x, y)
+    assert x.data_ptr() != y.data_ptr()
+
+
+# --- memory and precision -----------------------------------------------------------------------
+
+
+def saved_bytes(function) -> int:
+    """Bytes that a forward pass keeps for its backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        function()
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("method", ["chebyshev", "taylor"])
+def test_nothing_of_the_recurrence_is_stored(method, learned):
+    lap = lap_of(nx.cycle_graph(50))
+    x = torch.randn(50, 40, requires_grad=True)
+    time = torch.full((40,), 2.0, requires_grad=True) if learned else 2.0
+    few, many = (
+        saved_bytes(lambda d=d: diffuse(x, lap, time, method=method, degree=d)) for d in (8, 64)
+    )
+    assert few == many
+
+
+def test_autocast_keeps_bf16_features_and_sums_in_float32():
+    lap = lap_of(nx.complete_graph(300))
+    x = torch.randn(300, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = diffuse(x.bfloat16(), lap, 0.5)
+        full = diffuse(x, lap, 0.5)
+    assert half.dtype == torch.bfloat16
+    assert full.dtype == torch.float32
+    exact = diffuse(x.bfloat16().double(), lap, 0.5)
+    torch.testing.assert_close(half.double(), exact, rtol=2**-8, atol=1e-5)
+
+
+def test_non_contiguous_features():
+    lap = zoo_laplacian("grid", "rw")
+    x = torch.randn(5, lap.num_nodes, dtype=torch.float64).T
+    torch.testing.assert_close(
+        diffuse(x, lap, 2.0, method="chebyshev"), diffuse(x.contiguous(), lap, 2.0, method="dense")
+    )
+
+
+def test_wide_features_are_taken_in_panels(monkeypatch):
+    monkeypatch.setattr("bunn.diffusion.polynomial.PANEL_BYTES", 1)
+    lap = zoo_laplacian("grid", "rw")
+    x = torch.randn(lap.num_nodes, 70, dtype=torch.float64)
+    times = torch.rand(70, dtype=torch.float64) * 5
+    y = diffuse(x, lap, times, method="chebyshev", tol=1e-12)
+    torch.testing.assert_close(y, diffuse(x, lap, times, method="spectral"), rtol=0, atol=1e-11)

@@ -1,0 +1,181 @@
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GIN
+
+from bunn import BuNN, Laplacian
+from bunn.nn import UPDATES, SAGEPhi, SumGNNPhi, Update
+from tests.graphs import ZOO
+
+GRID, NODES = ZOO["grid"]()
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", None])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("update", UPDATES)
+def test_every_combination_trains(norm, norm_first, residual, update):
+    model = BuNN(
+        3,
+        8,
+        2,
+        5,
+        num_bundles=2,
+        norm=norm,
+        norm_first=norm_first,
+        residual=residual,
+        update=update,
+        dropout=0.1,
+    )
+    y = model(torch.randn(NODES, 3), GRID)
+    assert y.shape == (NODES, 5)
+    y.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum", "max"])
+def test_graph_output(pooling):
+    graphs = [
+        Data(x=torch.randn(n, 3), edge_index=e) for e, n in (ZOO["star"](), ZOO["complete"]())
+    ]
+    model = BuNN(3, 8, 2, 4, num_bundles=2, pooling=pooling, head_layers=3).eval()
+    batch = Batch.from_data_list(graphs)
+    together = model(batch.x, batch.edge_index, batch=batch.batch)
+    alone = torch.cat([model(graph.x, graph.edge_index) for graph in graphs])
+    assert together.shape == (2, 4)
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_without_output_size_the_hidden_features_are_returned():
+    model = BuNN(3, 8, 1)
+    assert model(torch.randn(NODES, 3), GRID).shape == (NODES, 8)
+    assert model.out_channels == 8
+
+
+@pytest.mark.parametrize("phi", ["mlp", "sum", "sage"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_phi_networks(phi, shared):
+    model = BuNN(
+        3, 8, 3, 2, num_bundles=2, phi=phi, phi_layers=2, phi_channels=6, shared_phi=shared
+    )
+    networks = {id(block.conv.phi) for block in model.blocks}
+    assert len(networks) == (1 if shared else 3)
+    model(torch.randn(NODES, 3), GRID).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_phi_as_module_and_as_function():
+    module = GIN(8, 8, 1, 2)
+    copied = BuNN(3, 8, 2, num_bundles=2, phi=module)
+    assert copied.blocks[0].conv.phi is not copied.blocks[1].conv.phi
+    shared = BuNN(3, 8, 2, num_bundles=2, phi=module, shared_phi=True)
+    assert shared.blocks[0].conv.phi is shared.blocks[1].conv.phi is module
+    built = BuNN(3, 8, 2, num_bundles=2, pe_channels=1, phi=lambda i, o: SumGNNPhi(i, o, 5))
+    assert built.blocks[0].conv.phi is not built.blocks[1].conv.phi
+    x, pe = torch.randn(NODES, 3), torch.randn(NODES, 1)
+    assert built(x, GRID, pe=pe).shape == (NODES, 8)
+    assert BuNN(3, 8, 1, phi=SAGEPhi(8, 1))(x, GRID).shape == (NODES, 8)
+
+
+def test_keywords_reach_the_layers():
+    model = BuNN(
+        3,
+        12,
+        2,
+        num_bundles=2,
+        bundle_dim=3,
+        maps="cayley",
+        time=(1.0, 2.0),
+        learn_time=True,
+        bias="local",
+        normalization="sym",
+        method="chebyshev",
+        tol=1e-4,
+        update=Update("after"),
+    )
+    conv = model.blocks[1].conv
+    assert (conv.maps, conv.bundle_dim, conv.normalization) == ("cayley", 3, "sym")
+    assert (conv.method, conv.options.tol, conv.bias_frame) == ("chebyshev", 1e-4, "local")
+    assert conv.time.learn
+    assert conv.update.position == "after"
+    taylor = BuNN(3, 8, 1, method="taylor", degree=8)
+    assert taylor.blocks[0].conv.options.degree == 8
+    assert taylor(torch.randn(NODES, 3), GRID).isfinite().all()
+
+
+def test_deep_models_do_not_collapse_or_explode():
+    """64 layers at t = infinity, where a trivial bundle gives every node the same features."""
+    torch.manual_seed(0)
+    model = BuNN(3, 16, 64, num_bundles=8, time=math.inf)
+    y = model(torch.randn(NODES, 3), GRID)
+    assert y.isfinite().all()
+    assert float(((y - y.mean(0)).norm() / y.norm()).detach()) > 0.1
+
+
+def test_far_nodes_are_heard_in_one_layer():
+    edge_index, n = ZOO["path"]()
+    model = BuNN(1, 8, 1, 1, num_bundles=2, time=math.inf)
+    x = torch.randn(n, 1, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(x, edge_index)[0], x)
+    assert gradient[-1].abs() > 0
+
+
+@pytest.mark.parametrize("trip", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies(trip):
+    model = BuNN(3, 8, 2, 2, num_bundles=2, learn_time=True, norm="batch").eval()
+    x = torch.randn(NODES, 3)
+    torch.testing.assert_close(trip(model)(x, GRID), model(x, GRID))
+
+
+def test_lazy_input_and_own_encoder():
+    assert BuNN(-1, 8, 1, 2)(torch.randn(NODES, 5), GRID).shape == (NODES, 2)
+    model = BuNN(1, 8, 1, encoder=nn.Embedding(10, 8))
+    assert model(torch.randint(10, (NODES,)), GRID).shape == (NODES, 8)
+
+
+def test_reset_parameters():
+    model = BuNN(3, 8, 2, 2, num_bundles=2, learn_time=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(9.0)
+    model.reset_parameters()
+    assert all(not (p == 9.0).any() for p in model.parameters())
+
+
+def test_compiles_into_one_graph():
+    torch._dynamo.reset()
+    model = BuNN(3, 8, 2, 4, num_bundles=2, phi="sage", learn_time=True)
+    lap, x = Laplacian(GRID), torch.randn(NODES, 3)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, lap), model(x, lap), rtol=1e-4, atol=1e-5)
+    compiled(x, lap).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+BAD_MODELS = {
+    "width": (
+        {"hidden_channels": 10, "num_bundles": 4},
+        r"hidden_channels=10 is no multiple of num_bundles \* bundle_dim = 4 \* 2 = 8; use 8",
+    ),
+    "depth": ({"num_layers": 0}, "num_layers=0; it must be >= 1"),
+    "pooling": ({"pooling": "median"}, "pooling='median'; use one of"),
+    "norm": ({"norm": "instance"}, "norm='instance'; use 'layer', 'batch' or None"),
+    "phi": ({"phi": "magic"}, r"phi='magic' is unknown; use one of \['mlp', 'sum', 'sage'\]"),
+    "head": ({"head_layers": 0}, "head_layers=0; it must be >= 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_bad_models(case):
+    options, message = BAD_MODELS[case]
+    with pytest.raises(ValueError, match=message):
+        BuNN(**{"in_channels": 3, "hidden_channels": 8, "num_layers": 1, **options})
+
+
+def test_repr():
+    assert repr(BuNN(3, 8, 2, 4)) == "BuNN(3, 8, num_layers=2, out_channels=4)"
