@@ -7,6 +7,7 @@ Everything iterative in this package is made of products with the symmetric norm
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
@@ -37,10 +38,18 @@ def exact_arithmetic(x: Tensor) -> torch.autocast:
 
 def csr_matrix(crow: Tensor, col: Tensor, value: Tensor) -> Tensor:
     """``S`` as a torch sparse CSR matrix over the given buffers (nothing is copied)."""
+    _hear_torch_out()
     n = crow.numel() - 1
-    with warnings.catch_warnings():  # torch announces once per process that CSR is in beta
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-        return torch.sparse_csr_tensor(crow, col, value, (n, n), check_invariants=False)
+    return torch.sparse_csr_tensor(crow, col, value, (n, n), check_invariants=False)
+
+
+@functools.cache
+def _hear_torch_out() -> None:
+    """Torch announces once per process what state its sparse tensors are in."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = torch.ones(1)
+        torch.sparse_csr_tensor([0, 1], [0], one, (1, 1), check_invariants=False)
 
 
 def frame_scales(sqrt_degree: Tensor | None, adjoint: bool) -> tuple[Tensor | None, Tensor | None]:

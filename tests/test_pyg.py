@@ -98,7 +98,7 @@ def test_data_loader_trains():
             loss = (out.squeeze(1) - batch.y).square().mean()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += loss.item()
         losses.append(total)
     assert losses[-1] < 0.2 * losses[0]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bunn.bundle.householder import HouseholderMap
-from bunn.bundle.rotation import PlaneMap
+from bunn.bundle.rotation import PlaneMaps
 from bunn.bundle.skew import cayley, exponential
 from bunn.laplacian import Laplacian
 from bunn.operator import exact_arithmetic
@@ -50,11 +50,11 @@ class MapFamily:
 
 
 def _rotation(params: Tensor, d: int) -> OrthogonalMap:
-    return PlaneMap(params.squeeze(-1), params.size(1))
+    return PlaneMaps(params.squeeze(-1), params.size(1))
 
 
 def _o2(params: Tensor, d: int) -> OrthogonalMap:
-    return PlaneMap(params.squeeze(-1), (params.size(1) + 1) // 2)
+    return PlaneMaps(params.squeeze(-1), (params.size(1) + 1) // 2)
 
 
 def _householder(params: Tensor, d: int) -> OrthogonalMap:

@@ -28,82 +28,105 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return y
 
 
-class _Rotation(torch.autograd.Function):
-    """Bilinear in ``x`` and ``(cos, sin)``, so its derivatives are rotations and dot products.
+def _mirror(x: Tensor, turned: int) -> Tensor:
+    """Conjugates all bundles but the first ``turned``, in place."""
+    if turned < x.size(1):
+        x[:, turned:, 1].neg_()
+    return x
 
-    Shapes: ``x: (n, b, 2, p)``, ``cos, sin: (n, b)``.
+
+def _inverse(sin: Tensor, turned: int) -> Tensor:
+    """A rotation is undone by the opposite angle, a reflection by itself."""
+    if turned == sin.size(1):
+        return -sin
+    return torch.cat((-sin[:, :turned], sin[:, turned:]), dim=1)
+
+
+class _PlaneMap(torch.autograd.Function):
+    """Bilinear in ``x`` and ``(cos, sin)``, so its derivatives are maps and dot products again.
+
+    Shapes: ``x: (n, b, 2, p)``, ``cos, sin: (n, b)``; the first ``turned`` bundles are rotated, the
+    rest reflected.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return _rotate(x, cos, sin)
+    def forward(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+        return _mirror(_rotate(x, cos, sin), turned)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        *tensors, ctx.turned = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin = ctx.saved_tensors
-        grad_x = rotate(grad, cos, -sin) if ctx.needs_input_grad[0] else None
-        if not any(ctx.needs_input_grad[1:]):
-            return grad_x, None, None
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = plane_map(grad, cos, _inverse(sin, ctx.turned), ctx.turned)
+        if not any(ctx.needs_input_grad[1:3]):
+            return grad_x, None, None, None
+        if ctx.turned < x.size(1):
+            grad = _mirror(grad.clone(), ctx.turned)
         if x.size(-1) == 1:
             (g0, g1), (x0, x1) = grad.squeeze(-1).unbind(-1), x.squeeze(-1).unbind(-1)
-            return grad_x, g0 * x0 + g1 * x1, g0 * x1 - g1 * x0
+            return grad_x, g0 * x0 + g1 * x1, g0 * x1 - g1 * x0, None
         products = grad @ x.mT
         grad_cos = products[..., 0, 0] + products[..., 1, 1]
-        return grad_x, grad_cos, products[..., 0, 1] - products[..., 1, 0]
+        return grad_x, grad_cos, products[..., 0, 1] - products[..., 1, 0], None
 
     @staticmethod
-    def jvp(ctx: Any, x_: Tensor | None, cos_: Tensor | None, sin_: Tensor | None) -> Tensor:
+    def jvp(
+        ctx: Any, x_: Tensor | None, cos_: Tensor | None, sin_: Tensor | None, _: None
+    ) -> Tensor:
         x, cos, sin = ctx.saved_tensors
-        parts = [] if x_ is None else [rotate(x_, cos, sin)]
+        parts = [] if x_ is None else [plane_map(x_, cos, sin, ctx.turned)]
         if cos_ is not None or sin_ is not None:
             cos_ = torch.zeros_like(cos) if cos_ is None else cos_
             sin_ = torch.zeros_like(sin) if sin_ is None else sin_
-            parts.append(rotate(x, cos_, sin_))
+            parts.append(plane_map(x, cos_, sin_, ctx.turned))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``r(a) x`` for ``x: (n, b, 2, p)`` and the cosines and sines ``(n, b)`` of the angles."""
+def plane_map(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+    """``r(a) x`` for the first ``turned`` bundles, ``r*(a) x`` for the rest.
+
+    Args:
+        x: ``(n, b, 2, p)`` fields.
+        cos: ``(n, b)`` cosines of the angles.
+        sin: ``(n, b)`` sines of the angles.
+        turned: How many bundles rotate.
+    """
     if torch.compiler.is_compiling():  # a compiler fuses the plain formula better than we can
         first, second = x.unbind(-2)
         cos, sin = cos.unsqueeze(-1), sin.unsqueeze(-1)
-        return torch.stack((cos * first + sin * second, cos * second - sin * first), dim=-2)
-    y: Tensor = _Rotation.apply(x, cos, sin)  # type: ignore[no-untyped-call]
+        sign = torch.ones(x.size(1), 1, dtype=x.dtype, device=x.device)
+        sign[turned:] = -1
+        return torch.stack(
+            (cos * first + sin * second, sign * (cos * second - sin * first)), dim=-2
+        )
+    y: Tensor = _PlaneMap.apply(x, cos, sin, turned)  # type: ignore[no-untyped-call]
     return y
 
 
-class PlaneMap:
+class PlaneMaps:
     """Rotations for the first bundles, reflections for the rest.
 
     Args:
         angle: ``(n, b)`` the angles.
-        num_rotations: How many of the ``b`` bundles rotate.
+        turned: How many of the ``b`` bundles rotate.
     """
 
-    def __init__(self, angle: Tensor, num_rotations: int) -> None:
+    def __init__(self, angle: Tensor, turned: int) -> None:
         self.cos, self.sin = torch.cos(angle), torch.sin(angle)
-        self.sign: Tensor | None = None  # (b, 1): 1 for a rotation, -1 for a reflection
-        if num_rotations < angle.size(1):
-            self.sign = angle.new_ones(angle.size(1), 1)
-            self.sign[num_rotations:] = -1
+        self.turned = turned
 
     def sync(self, x: Tensor) -> Tensor:
-        return self._apply(x, self.sin)
+        return plane_map(x, self.cos.to(x.dtype), self.sin.to(x.dtype), self.turned)
 
     def desync(self, x: Tensor) -> Tensor:
-        # A rotation is undone by the opposite angle, a reflection by itself.
-        return self._apply(x, -self.sin if self.sign is None else -self.sin * self.sign.squeeze(1))
-
-    def _apply(self, x: Tensor, sin: Tensor) -> Tensor:
-        y = rotate(x, self.cos.to(x.dtype), sin.to(x.dtype))
-        if self.sign is None:
-            return y
-        conjugation = torch.stack((torch.ones_like(self.sign), self.sign), dim=1)  # (b, 2, 1)
-        return y * conjugation.to(x.dtype)
+        inverse = _inverse(self.sin, self.turned)
+        return plane_map(x, self.cos.to(x.dtype), inverse.to(x.dtype), self.turned)

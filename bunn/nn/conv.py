@@ -158,7 +158,8 @@ class BuNNConv(nn.Module):
         lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization).matching(x)
         bundle = self.bundle(x if phi_x is None else phi_x, edge_index, lap, pe)
 
-        lifted = pad(x, (0, self._padded(x.size(1)) - x.size(1)))
+        missing = self._padded(x.size(1)) - x.size(1)
+        lifted = pad(x, (0, missing)) if missing else x
         own = bundle.sync(lifted)
         h = own
         if self.update.position == "before":
@@ -171,7 +172,7 @@ class BuNNConv(nn.Module):
         out = bundle.desync(h)
         if self.bias_frame == "local" and self.update.position == "after" and self.bias is not None:
             out = out + self.bias
-        return out[:, : self.out_channels]
+        return out if out.size(1) == self.out_channels else out[:, : self.out_channels]
 
     def bundle(
         self,

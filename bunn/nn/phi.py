@@ -35,7 +35,7 @@ class MLPPhi(PhiNetwork):
     Args:
         in_channels: Size of the input, ``-1`` to infer it.
         out_channels: Map parameters per node, ``num_bundles * num_map_params``.
-        hidden_channels: (default: twice ``out_channels``, at least 32)
+        hidden_channels: (default: ``out_channels``, at least 32)
         act: The activation, as PyG's resolver takes it. (default: ``"gelu"``)
     """
 
@@ -47,7 +47,7 @@ class MLPPhi(PhiNetwork):
         act: str = "gelu",
     ) -> None:
         super().__init__()
-        hidden_channels = hidden_channels or max(32, 2 * out_channels)
+        hidden_channels = hidden_channels or max(32, out_channels)
         self.lin_in = Linear(in_channels, hidden_channels)
         self.act = activation_resolver(act)
         self.lin_out = Linear(hidden_channels, out_channels)

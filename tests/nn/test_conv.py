@@ -250,7 +250,9 @@ def test_every_form_of_a_graph_gives_the_same(form):
     if form == "laplacian":
         graph = Laplacian(GRID)
     else:
-        adjacency = torch.sparse_coo_tensor(GRID, torch.ones(GRID.size(1)), (NODES, NODES))
+        adjacency = torch.sparse_coo_tensor(
+            GRID, torch.ones(GRID.size(1)), (NODES, NODES), check_invariants=True
+        )
         graph = adjacency.coalesce()
         if form == "csr":
             with warnings.catch_warnings():

@@ -73,7 +73,7 @@ def test_lazy_input(network):
 
 
 def test_default_widths():
-    assert MLPPhi(8, 100).lin_in.out_channels == 200
+    assert MLPPhi(8, 100).lin_in.out_channels == 100
     assert MLPPhi(8, 1).lin_in.out_channels == 32
     assert SumGNNPhi(8, 16).hidden_channels == 32
 

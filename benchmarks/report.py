@@ -1,0 +1,144 @@
+"""The docs page, from the result files alone: ``python -m benchmarks.report``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import load
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+INTRODUCTION = """\
+# Benchmarks
+
+Ratios measured in one run on one machine, rivals interleaved, medians of several runs. Forward and
+backward pass, float32, CPU. This page is written by `make bench` from `benchmarks/results/*.json`;
+set `BUNN_DATA` to the folder of the data sets to measure the real graphs, otherwise random graphs
+of the same sizes are measured.
+"""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION, _machine(load("layer")), _diffusion(load("diffusion"))]
+    parts += [_layer(load("layer")), _memory(load("memory")), _scaling(load("scaling"))]
+    return "\n".join(parts)
+
+
+def _machine(result: dict[str, Any]) -> str:
+    env = result["environment"]
+    return (
+        f"Measured on {result['date']}: {env['cpu']}, {env['threads']} threads, Python "
+        f"{env['python']}, torch {env['torch']}, torch_geometric {env['torch_geometric']}, scipy "
+        f"{env['scipy']}.\n"
+    )
+
+
+def _diffusion(result: dict[str, Any]) -> str:
+    rows, dense = [], []
+    for row in result["rows"]:
+        speedup, error, time = row["speedup"], row["error"], row["seconds"]["bunn"]
+        start = [row["graph"], f"{row['time']:g}", str(row["degree"]), f"{time * 1e3:.1f} ms"]
+        if "matrix_exp" in speedup:
+            dense.append([*start, f"{speedup['matrix_exp']:.0f}"])
+            continue
+        products = row["taylor_steps"] * row["taylor_degree"]
+        rows.append(
+            [
+                *start,
+                f"{speedup['expm_multiply']:.0f}",
+                f"{speedup['taylor']:.1f}",
+                str(products),
+                f"{error['bunn']:.0e}",
+                f"{error['expm_multiply']:.0e}",
+                f"{error['taylor']:.0e}",
+            ]
+        )
+    head = ["graph", "t", "degree", "`diffuse`"]
+    return (
+        "## Heat\n\n"
+        f"`diffuse` at tol 1e-6 on {result['columns']} columns, and how many times faster it is "
+        "than scipy's `expm_multiply` and than a Taylor expansion that meets the same tolerance "
+        "(in as many steps as it needs: one step breaks down by cancellation). Errors are measured "
+        "against float64.\n\n"
+        + table(
+            [
+                *head,
+                "`expm_multiply` ÷ ours",
+                "Taylor ÷ ours",
+                "Taylor products",
+                "error",
+                "`expm_multiply`",
+                "Taylor",
+            ],
+            rows,
+        )
+        + "\nAgainst a dense `torch.linalg.matrix_exp`, on a part of the graph of 2,000 nodes:\n\n"
+        + table([*head, "`matrix_exp` ÷ ours"], dense)
+    )
+
+
+def _layer(result: dict[str, Any]) -> str:
+    names = list(result["rows"][0]["seconds"])
+    rows = [
+        [
+            row["graph"],
+            *(f"{row['seconds'][n] * 1e3:.0f} ms ({row['over_sage'][n]:.2f})" for n in names),
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        "## One layer\n\n"
+        f"A training step of one layer of {result['channels']} channels given `edge_index`, median "
+        f"of {result['repeats']}; in brackets, over `SAGEConv`. `BuNNConv` at t=1 with its "
+        "two-layer perceptron as phi: one bundle, as in the paper's table of run times, and 256, "
+        "as in its best models.\n\n" + table(["graph", *(f"`{name}`" for name in names)], rows)
+    )
+
+
+def _memory(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            row["graph"],
+            *(f"{value / 2**20:.0f} MiB" for value in row["bytes"].values()),
+            f"{row['ratio']:.3f}",
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        "## Memory\n\n"
+        f"Peak memory of a training step of {result['layers']} layers of {result['channels']} "
+        "channels: nothing of the recurrence is stored, so the degree does not matter.\n\n"
+        + table(["graph", "degree 8", "degree 64", "ratio"], rows)
+    )
+
+
+def _scaling(result: dict[str, Any]) -> str:
+    rows = [
+        [f"{row['entries']:,}", f"{row['nodes']:,}", f"{row['seconds'] * 1e3:.2f} ms"]
+        for row in result["rows"]
+    ]
+    return (
+        "## Scaling\n\n"
+        f"`diffuse` at t=1 on {result['columns']} columns of random graphs with ten neighbours per "
+        f"node. Slope of the log-log fit: **{result['slope']:.2f}**.\n\n"
+        + table(["entries", "nodes", "time"], rows)
+    )
+
+
+def main() -> None:
+    PAGE.write_text(page())
+    print(f"wrote {PAGE.parent.name}/{PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
