@@ -116,7 +116,7 @@ class BuNNConv(nn.Module):
         if phi is None:
             phi = MLPPhi(-1 if in_channels == -1 else in_channels + pe_channels, self.num_params)
         self.phi = phi
-        self.time = DiffusionTime(time, num_bundles, learn_time)
+        self.time = DiffusionTime(time, num_bundles, learn_time, tol)
         width = self._padded(out_channels)
         self.network: nn.Module | None = None
         if weight:
@@ -212,7 +212,7 @@ class BuNNConv(nn.Module):
         field = h.reshape(h.size(0), self.num_bundles, self.bundle_dim, -1)
         time = self.time.per_column(field.shape[1:])
         method, options = self.method, self.options
-        degree = self.time.degree(options.tol) if options.degree is None else None
+        degree = self.time.degree() if options.degree is None else None
         if degree is not None and method in ("auto", "chebyshev"):
             method, options = "chebyshev", Options(options.tol, degree)
         return solve(field.flatten(1), lap, time, method, options)

@@ -32,17 +32,22 @@ class DiffusionTime(nn.Module):
         time: A number ``>= 0``, ``inf``, or ``num_bundles`` of them; the start if it is learned.
         num_bundles: The number of bundles ``b``.
         learn: Whether to learn one time per bundle.
+        tol: The tolerance that the degree has to meet. (default: ``1e-5``)
     """
 
     fixed_time: Tensor
 
-    def __init__(self, time: float | Sequence[float], num_bundles: int, learn: bool) -> None:
+    def __init__(
+        self,
+        time: float | Sequence[float],
+        num_bundles: int,
+        learn: bool = False,
+        tol: float = 1e-5,
+    ) -> None:
         super().__init__()
         self.start = _read(time, num_bundles)
-        self.learn = learn
+        self.learn, self.tol = learn, tol
         self._seen = -1
-        self._bound = 0.0
-        self._degree: dict[float, int] = {}
         if learn:
             if not all(0 < start < math.inf for start in self.start):
                 raise ValueError(
@@ -51,10 +56,14 @@ class DiffusionTime(nn.Module):
             start = self.start * (num_bundles // len(self.start))
             self.log_time = nn.Parameter(torch.empty(num_bundles))
             self._log_start = tuple(map(math.log, start))
-            self._bound = 2 * max(start)
             self.reset_parameters()
         elif len(self.start) > 1:
             self.register_buffer("fixed_time", self._fixed(), persistent=False)
+        self._raise_bound(2 * max(self.start) if learn else max(self.start))
+
+    def _raise_bound(self, bound: float) -> None:
+        self._bound = bound
+        self._degree = chebyshev_degree(bound, self.tol) if math.isfinite(bound) else None
 
     def reset_parameters(self) -> None:
         if self.learn:
@@ -79,19 +88,16 @@ class DiffusionTime(nn.Module):
             return Time(time.expand(channels).reshape(-1), None, None)
         return Time.of(time, channels)
 
-    def degree(self, tol: float) -> int | None:
+    def degree(self) -> int | None:
         """The degree for times on a GPU; :obj:`None` where the method may read the times."""
         if self.learn:
             if not self.log_time.is_cuda:
                 return None
             if not (torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()):
                 self.refresh()
-        elif len(self.start) == 1 or not self.fixed_time.is_cuda or max(self.start) == math.inf:
+        elif len(self.start) == 1 or not self.fixed_time.is_cuda:
             return None
-        if tol not in self._degree:
-            bound = self._bound if self.learn else max(self.start)
-            self._degree[tol] = chebyshev_degree(bound, tol)
-        return self._degree[tol]
+        return self._degree
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def refresh(self) -> None:
@@ -100,8 +106,7 @@ class DiffusionTime(nn.Module):
             self._seen = self.log_time._version
             largest = math.exp(float(self.log_time.detach().max()))
             if not largest <= self._bound:
-                self._bound = 2 * largest
-                self._degree = {tol: chebyshev_degree(self._bound, tol) for tol in self._degree}
+                self._raise_bound(2 * largest)
 
     def _fixed(self) -> Tensor:
         return torch.tensor(self.start, dtype=torch.float64).view(-1, 1, 1)
