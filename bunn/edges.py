@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -41,9 +42,10 @@ def read_edges(
     """
     row, col, weight, num_nodes = _unpack(edge_index, edge_weight, num_nodes)
     _check_range(row, col, num_nodes)
-    dtype = None if weight is None else weight.dtype
+    dtype = None
     if weight is not None:
-        weight = _check_weight(weight, row).to(torch.float64)
+        weight = _check_weight(weight, row)
+        dtype, weight = weight.dtype, weight.to(torch.float64)
         if bool((weight == 0).any()):
             positive = weight > 0
             row, col, weight = row[positive], col[positive], weight[positive]
@@ -89,6 +91,8 @@ def _unpack(
         if row.numel() == 0:
             raise ValueError("edge_index has no edges, so num_nodes is unknown; pass num_nodes")
         num_nodes = 1 + int(torch.maximum(row.max(), col.max()))
+    if not isinstance(num_nodes, Integral):
+        raise TypeError(f"num_nodes={num_nodes!r}; it must be an integer")
     if num_nodes < 1:
         raise ValueError(f"num_nodes is {num_nodes}; a graph needs at least one node")
     return row, col, edge_weight, int(num_nodes)
@@ -111,7 +115,10 @@ def _sparse_entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _check_edge_index(edge_index: Tensor) -> tuple[Tensor, Tensor]:
     if edge_index.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"edge_index has dtype {edge_index.dtype}; use .long() node indices")
+        raise TypeError(
+            f"edge_index has dtype {edge_index.dtype}; use .long() node indices, or make a dense "
+            "adjacency matrix sparse with torch_geometric.utils.dense_to_sparse"
+        )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise ValueError(
             f"edge_index has shape {tuple(edge_index.shape)}; it must be (2, num_edges)"
@@ -130,11 +137,14 @@ def _check_range(row: Tensor, col: Tensor, num_nodes: int) -> None:
     if low < 0 or high >= num_nodes:
         raise ValueError(
             f"edge_index names node {low if low < 0 else high}, but num_nodes={num_nodes} allows "
-            f"0 to {num_nodes - 1}; relabel the nodes or pass the right num_nodes"
+            f"0 to {num_nodes - 1}; relabel the nodes, pass the right num_nodes, or give x one row "
+            "per node"
         )
 
 
 def _check_weight(weight: Tensor, row: Tensor) -> Tensor:
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"edge_weight is a {type(weight).__name__}; pass a tensor ({row.numel()},)")
     if not weight.is_floating_point():
         raise TypeError(f"edge_weight has dtype {weight.dtype}; use a floating-point type")
     if weight.shape != row.shape:
@@ -145,11 +155,6 @@ def _check_weight(weight: Tensor, row: Tensor) -> Tensor:
         raise ValueError(
             f"edge_weight is on {weight.device} and edge_index on {row.device}; move one of them"
         )
-    if weight.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            "edge_weight requires a gradient, but heat is differentiated with respect to x and "
-            "time, not to the graph; pass edge_weight.detach()"
-        )
     weight = weight.detach()
     bad = ~torch.isfinite(weight) | (weight < 0)
     if bool(bad.any()):
@@ -159,6 +164,15 @@ def _check_weight(weight: Tensor, row: Tensor) -> Tensor:
             f"{float(weight[first])} at edge {first}); weights must be finite and non-negative"
         )
     return weight
+
+
+def check_no_gradient(weight: Tensor) -> None:
+    """Raises an error where a gradient by the weights would silently be lost."""
+    if weight.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "edge_weight requires a gradient, but heat is differentiated with respect to x and "
+            "time, not to the graph; pass edge_weight.detach()"
+        )
 
 
 def _coalesce(

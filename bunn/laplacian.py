@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from bunn.components import Blocks, component_labels
-from bunn.edges import Adjacency, read_edges
+from bunn.edges import Adjacency, check_no_gradient, read_edges
 from bunn.operator import SymmetricOperator, random_walk
-from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs
+from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs, smallest_nonzero
 
 Normalization = Literal["rw", "sym"]
 
@@ -34,6 +34,11 @@ class Laplacian:
     weights added; self-loops are kept. Edges without their reverse are an error.
 
     A batch of graphs is the block-diagonal graph that :class:`torch_geometric.data.Batch` is.
+
+    Attributes:
+        null_vector: ``(n,)`` float64 ``sqrt(d / volume)``, of norm one on every component: the null
+            space of ``I - S``.
+        stationary: ``(n,)`` ``d / volume``: where a random walk on the component ends up.
 
     Args:
         edge_index: ``(2, e)`` integer tensor, or a square sparse COO/CSR/CSC tensor, or a
@@ -58,9 +63,21 @@ class Laplacian:
             raise ValueError(
                 f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
             )
+        if isinstance(edge_weight, Tensor):
+            check_no_gradient(edge_weight)
+        self.normalization: Normalization = normalization
+        self._build(edge_index, edge_weight, num_nodes)
+
+    @torch.inference_mode(False)  # a graph first seen during inference serves training as well
+    @torch.no_grad()
+    def _build(
+        self, edge_index: Adjacency, edge_weight: Tensor | None, num_nodes: int | None
+    ) -> None:
         edges = read_edges(edge_index, edge_weight, num_nodes)
         n, row, col, weight = edges.num_nodes, edges.row, edges.col, edges.weight
-        degree = torch.bincount(row, weight, minlength=n).to(torch.float64)
+        degree = torch.bincount(row, minlength=n).double()
+        if weight is not None:
+            degree = torch.zeros_like(degree).index_add_(0, row, weight)
         self._isolated = degree == 0
         if bool(self._isolated.any()):
             row, col, weight = _add_loops(self._isolated, row, col, weight)
@@ -70,7 +87,6 @@ class Laplacian:
         crow = torch.zeros(n + 1, dtype=torch.int64, device=row.device)
         torch.cumsum(torch.bincount(row, minlength=n), 0, out=crow[1:])
         self.num_nodes = n
-        self.normalization: Normalization = normalization
         self._crow, self._col = crow.to(index), col.to(index)
         self._weight = weight
         self._degree = degree
@@ -79,25 +95,27 @@ class Laplacian:
 
     def _set_dtype(self, dtype: torch.dtype) -> None:
         """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
-        value = self.coordinates()[2]
-        sqrt_degree = self._degree.sqrt().to(dtype).unsqueeze(1)
+        # Only ratios within a component matter: normalised, no weight is too small or too large.
+        self.null_vector = (self._degree / self._volumes()[self.components]).sqrt()
+        self._sqrt_degree = self.null_vector.to(dtype).unsqueeze(1)
+        self.stationary = self.null_vector.square().to(dtype)
+        self._rounded_degree = self._degree.to(dtype)
         self.operator = SymmetricOperator(
             self._crow,
             self._col,
-            value.to(dtype),
-            sqrt_degree if self.normalization == "rw" else None,
+            self.coordinates()[2].to(dtype),
+            self._sqrt_degree if self.normalization == "rw" else None,
         )
-        self._drop_caches()
-
-    def _drop_caches(self) -> None:
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
         self._block_spectrum: BlockSpectrum | None = None
-        self._lowest: tuple[Tensor, Tensor] | None = None
+        self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
         self._gap: float | None = None
         #: Heat kernels by time and degree, least recently used first: bunn.diffusion.dense.
         self.kernels: OrderedDict[tuple[float, int], tuple[Tensor, ...]] = OrderedDict()
+        #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
+        self.relaxation: dict[float, tuple[float, float]] = {}
 
     @property
     def edge_index(self) -> Tensor:
@@ -116,7 +134,13 @@ class Laplacian:
     @property
     def degree(self) -> Tensor:
         """The weighted degrees ``(n,)``, one for an isolated node."""
-        return self._degree.to(self.dtype)
+        return self._rounded_degree
+
+    def _volumes(self) -> Tensor:
+        """The sum of the degrees over each component, ``(num_components,)`` float64."""
+        return self._degree.new_zeros(self.num_components).index_add_(
+            0, self.components, self._degree
+        )
 
     @property
     def device(self) -> torch.device:
@@ -159,14 +183,21 @@ class Laplacian:
         features are diffused.
         """
         like = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
+        if not like.is_floating_point():
+            raise TypeError(f"a Laplacian has no dtype {like.dtype}; use float32 or float64")
         dtype = _compute_dtype(like.dtype)
         if like.device == self.device and dtype == self.dtype:
             return self
+        moved: Laplacian = _before_compiling(self._moved, like.device, dtype)
+        return moved
+
+    def _moved(self, device: torch.device, dtype: torch.dtype) -> Laplacian:
         moved = copy.copy(self)
         for name in ("_crow", "_col", "_weight", "_degree", "_isolated", "components"):
             tensor = getattr(self, name)
-            setattr(moved, name, None if tensor is None else tensor.to(like.device))
+            setattr(moved, name, None if tensor is None else tensor.to(device))
         moved._set_dtype(dtype)
+        moved._gap, moved.relaxation = self._gap, self.relaxation  # facts about the exact operator
         return moved
 
     def matching(self, x: Tensor) -> Laplacian:
@@ -176,6 +207,9 @@ class Laplacian:
             TypeError: If ``x`` is no floating-point tensor.
             ValueError: If ``x`` has another number of rows or is on another device.
         """
+        if not isinstance(x, Tensor) or x.layout != torch.strided:
+            kind = x.layout if isinstance(x, Tensor) else f"a {type(x).__name__}"
+            raise TypeError(f"x is {kind}; pass a dense tensor of shape (num_nodes, ...)")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
         if x.dim() == 0 or x.size(0) != self.num_nodes:
@@ -206,11 +240,13 @@ class Laplacian:
             x: ``(n, c)`` node features.
             reduce: ``"mean"``, which is ``D^-1 A x``, or ``"sum"``, which is ``A x``.
         """
-        operator = self.matching(x).operator
-        root = self._degree.sqrt().to(operator.value.dtype).unsqueeze(1)
-        mean = random_walk(x, operator._replace(sqrt_degree=root))
-        factor = self._degree.to(x.dtype) if reduce == "sum" else torch.ones_like(x[:, 0])
-        return mean * torch.where(self._isolated, 0.0, factor).to(x.dtype).unsqueeze(1)
+        if reduce not in ("mean", "sum"):
+            raise ValueError(f"reduce={reduce!r}; use 'mean' or 'sum'")
+        lap = self.matching(x)
+        operator = lap.operator._replace(sqrt_degree=lap._sqrt_degree)
+        mean = random_walk(x.to(lap.dtype), operator)
+        factor = lap.degree if reduce == "sum" else torch.ones_like(lap.degree)
+        return (mean * torch.where(self._isolated, 0.0, factor).unsqueeze(1)).to(x.dtype)
 
     def dense(self) -> Tensor:
         """``L`` as a dense ``(n, n)`` matrix."""
@@ -233,13 +269,20 @@ class Laplacian:
         Returns:
             Eigenvalues ``(k,)`` and eigenvectors ``(n, k)``.
         """
+        if num_eigs is not None and (not isinstance(num_eigs, int) or num_eigs < 1):
+            raise ValueError(f"num_eigs={num_eigs}; ask for at least one eigenpair, an integer")
         count = self.num_nodes if num_eigs is None else min(num_eigs, self.num_nodes)
-        if count < 1:
-            raise ValueError(f"num_eigs={num_eigs}; ask for at least one eigenpair")
         if self._lowest is None or self._lowest[0].numel() < count:
-            self._lowest = _before_compiling(lowest_eigenpairs, self, count)
-        values, vectors = self._lowest
+            values, vectors = _before_compiling(lowest_eigenpairs, self, count)
+            self._lowest = values, vectors, values.tolist()
+        values, vectors, _ = self._lowest
         return values[:count], vectors[:, :count]
+
+    def eigenvalue(self, index: int) -> float:
+        """One eigenvalue, without asking the device for it each time."""
+        self.spectrum(index + 1)
+        assert self._lowest is not None
+        return self._lowest[2][index]
 
     def block_spectrum(self) -> BlockSpectrum:
         """All eigenpairs of ``I - S``, component by component, cached."""
@@ -255,7 +298,7 @@ class Laplacian:
     def spectral_gap(self) -> float:
         """The smallest non-zero eigenvalue (infinity if all are zero), cached."""
         if self._gap is None:
-            self._gap = _before_compiling(_smallest_nonzero, self)
+            self._gap = _before_compiling(smallest_nonzero, self)
         return self._gap
 
     @property
@@ -265,7 +308,7 @@ class Laplacian:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_siblings"], state["kernels"] = {}, OrderedDict()
+        state.update(_siblings={}, kernels=OrderedDict(), _block_spectrum=None, _lowest=None)
         return state
 
     def __copy__(self) -> Laplacian:
@@ -286,8 +329,10 @@ _R = TypeVar("_R")
 
 
 @torch.compiler.disable(  # type: ignore[untyped-decorator]
-    reason="what depends on the graph alone is computed before compiling"
+    reason="what depends on the graph alone comes before compiling: make the call once without"
 )
+@torch.inference_mode(False)
+@torch.no_grad()
 def _before_compiling(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return function(*args, **kwargs)
 
@@ -296,13 +341,6 @@ def _without_added_loops(lap: Laplacian) -> Tensor:
     row, col = lap._rows(), lap._col.long()
     real = ~lap._isolated[row]
     return torch.stack((row[real], col[real]))
-
-
-def _smallest_nonzero(lap: Laplacian) -> float:
-    count = lap.num_components + 1
-    if count > lap.num_nodes:
-        return float("inf")
-    return float(lap.to(torch.float64).spectrum(count)[0][-1])
 
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -320,3 +358,11 @@ def _add_loops(
     if weight is not None:
         weight = torch.cat((weight, weight.new_ones(loops.numel())))[order]
     return row[order], torch.cat((col, loops))[order], weight
+
+
+def check_laplacian(lap: object) -> None:
+    """Raises an error if ``lap`` is a graph in another form."""
+    if not isinstance(lap, Laplacian):
+        raise TypeError(
+            f"lap is a {type(lap).__name__}; build it once with bunn.Laplacian(edge_index)"
+        )

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from bunn.edges import Adjacency
+from bunn.edges import Adjacency, check_no_gradient
 from bunn.laplacian import Laplacian, Normalization
 
 
 @dataclass(frozen=True)
 class _Built:
-    """A Laplacian and what it was built from, besides the ``edge_index`` it is filed under."""
+    """A Laplacian and what it was built from."""
 
     laplacian: Laplacian
     num_nodes: int
+    edges: weakref.ref[Tensor]
     version: int
     weight: weakref.ref[Tensor] | None
     weight_version: int
 
     def is_for(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> bool:
-        if self.version != edge_index._version or self.num_nodes != num_nodes:
+        if self.edges() is not edge_index or self.version != edge_index._version:
+            return False
+        if self.num_nodes != num_nodes:
             return False
         if self.weight is None or edge_weight is None:
             return self.weight is None and edge_weight is None
         return self.weight() is edge_weight and self.weight_version == edge_weight._version
 
 
-#: For each living ``edge_index`` tensor, the last Laplacian of each normalisation.
-_BUILT = WeakIdKeyDictionary()
+#: The last graphs seen, least recently used first.
+_BUILT: OrderedDict[tuple[int, str], _Built] = OrderedDict()
+
+#: How many graphs are remembered.
+REMEMBERED = 256
+
+
+def forget_graphs() -> None:
+    """Drops the Laplacians that were built for bare ``edge_index`` tensors, and their memory."""
+    _BUILT.clear()
 
 
 def laplacian_of(
@@ -43,8 +54,8 @@ def laplacian_of(
 ) -> Laplacian:
     """The Laplacian of a graph, built once for all layers of a model and all steps of a run.
 
-    It is remembered for as long as the ``edge_index`` tensor lives, and rebuilt when that tensor
-    or ``edge_weight`` is another one or has been written to.
+    The last :data:`REMEMBERED` graphs are remembered for as long as their ``edge_index`` tensors
+    live, and rebuilt when that tensor or ``edge_weight`` is another one or has been written to.
     """
     if isinstance(edge_index, Laplacian):
         if edge_weight is not None:
@@ -65,19 +76,31 @@ def laplacian_of(
 def _built(
     edge_index: Adjacency, edge_weight: Tensor | None, num_nodes: int, normalization: Normalization
 ) -> Laplacian:
-    tensors = [edge_index] if edge_weight is None else [edge_index, edge_weight]
-    if not all(isinstance(t, Tensor) and not t.is_inference() for t in tensors):
+    if (
+        not isinstance(edge_index, Tensor)
+        or edge_index.is_inference()
+        or (edge_weight is not None and not isinstance(edge_weight, Tensor))
+    ):
         return Laplacian(edge_index, edge_weight, num_nodes, normalization=normalization)
+    if edge_weight is not None:
+        if edge_weight.is_inference():
+            return Laplacian(edge_index, edge_weight, num_nodes, normalization=normalization)
+        check_no_gradient(
+            edge_weight
+        )  # also where the graph is known from a call without gradients
 
-    built = _BUILT.setdefault(edge_index, {})
-    known = built.get(normalization)
+    key = (id(edge_index), normalization)
+    known = _BUILT.pop(key, None)
     if known is None or not known.is_for(edge_index, edge_weight, num_nodes):
-        known = built[normalization] = _Built(
+        known = _Built(
             Laplacian(edge_index, edge_weight, num_nodes, normalization=normalization),
             num_nodes,
+            weakref.ref(edge_index, lambda _: _BUILT.pop(key, None)),
             edge_index._version,
             None if edge_weight is None else weakref.ref(edge_weight),
             0 if edge_weight is None else edge_weight._version,
         )
-    laplacian: Laplacian = known.laplacian
-    return laplacian
+    _BUILT[key] = known
+    while len(_BUILT) > REMEMBERED:
+        _BUILT.popitem(last=False)
+    return known.laplacian

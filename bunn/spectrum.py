@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Components up to this size are diagonalised densely even if few eigenpairs are asked for.
 DENSE_SIZE = 512
+#: Restarts after which Lanczos gives up.
+LANCZOS = 300
 
 
 class BlockSpectrum(NamedTuple):
@@ -40,7 +42,7 @@ class BlockSpectrum(NamedTuple):
 def block_spectrum(lap: Laplacian) -> BlockSpectrum:
     """Every eigenpair of every component, by one batched ``eigh`` per component size."""
     blocks, (row, col, value) = lap.blocks, lap.coordinates()
-    roots = blocks.split(lap.degree.double().sqrt().unsqueeze(1))
+    roots = blocks.split(lap.null_vector.unsqueeze(1))
     pairs = [_dense(s, root) for s, root in zip(blocks.dense(row, col, value), roots, strict=True)]
     return BlockSpectrum(
         tuple(values.to(lap.dtype) for values, _ in pairs),
@@ -53,7 +55,7 @@ def lowest_eigenpairs(lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:
     n, device = lap.num_nodes, lap.device
     row, col, value = (part.cpu().numpy() for part in lap.coordinates())
     matrix = csr_array((value, (row, col)), shape=(n, n))
-    root = lap.degree.double().sqrt().cpu()
+    root = lap.null_vector.cpu()
     order = lap.blocks.order.cpu()
     candidates: list[tuple[Tensor, Tensor, Tensor]] = []  # nodes, eigenvalues, eigenvectors
     start = 0
@@ -62,10 +64,7 @@ def lowest_eigenpairs(lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:
         start += m * s
         keep = min(count, s)
         if s <= max(DENSE_SIZE, 2 * keep):
-            stack = torch.stack(
-                [torch.from_numpy(matrix[part][:, part].toarray()) for part in nodes.numpy()]
-            )
-            values, vectors = _dense(stack, root[nodes].unsqueeze(-1))
+            values, vectors = _dense(_dense_blocks(matrix, nodes), root[nodes].unsqueeze(-1))
             candidates += zip(nodes, values[:, :keep], vectors[:, :, :keep], strict=True)
         else:
             for part in nodes:
@@ -127,12 +126,17 @@ def _largest(
         (n, n), matvec=lambda v: s @ v.ravel() - 3 * null * (null @ v.ravel()), dtype=np.float64
     )
     start = np.random.default_rng(0).standard_normal(n)
-    for subspace in (2 * count + 20, 4 * count + 60):
-        try:
-            top, vectors = eigsh(deflated, count, which="LA", v0=start, ncv=min(n - 1, subspace))
-        except ArpackError:
-            continue
+    try:
+        width = min(n - 1, 2 * count + 20)
+        top, vectors = eigsh(deflated, count, which="LA", v0=start, ncv=width, maxiter=LANCZOS)
+    except ArpackError:
+        pass
+    else:
         return top, vectors
+    try:  # eigenvalues crowded at zero are far apart in the inverse, if a factorisation fits
+        return _shift_invert(s, null, count, start)
+    except (ArpackError, MemoryError, RuntimeError):
+        pass
     warnings.warn(
         f"Lanczos did not converge for the {count} lowest eigenpairs of a component of {n} "
         "nodes; falling back on a dense eigendecomposition",
@@ -140,3 +144,46 @@ def _largest(
     )
     top, vectors = np.linalg.eigh(s.toarray() - 3 * np.outer(null, null))
     return top[-count:], vectors[:, -count:]
+
+
+def _shift_invert(
+    s: csr_array[np.float64],
+    null: NDArray[np.float64],
+    count: int,
+    start: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same by inverse iteration on ``I - S``, the null vector taken out of what it finds."""
+    laplacian = (eye_array(s.shape[0]) - s).tocsc()
+    _, found = eigsh(laplacian, count + 1, sigma=-1e-6, which="LM", v0=start)
+    found = np.linalg.qr(np.column_stack((null, found)))[0][:, 1:]
+    top, mix = np.linalg.eigh(found.T @ (s @ found))
+    return top[-count:], (found @ mix)[:, -count:]
+
+
+def smallest_nonzero(lap: Laplacian) -> float:
+    """The smallest non-zero eigenvalue of ``I - S``, component by component."""
+    gap = float("inf")
+    row, col, value = (part.cpu().numpy() for part in lap.coordinates())
+    matrix = csr_array((value, (row, col)), shape=(lap.num_nodes, lap.num_nodes))
+    root = lap.null_vector.cpu()
+    order, start = lap.blocks.order.cpu(), 0
+    for m, s in lap.blocks.shapes:
+        nodes = order[start : start + m * s].view(m, s)
+        start += m * s
+        if s == 1:
+            continue
+        if s <= DENSE_SIZE:
+            values, _ = _dense(_dense_blocks(matrix, nodes), root[nodes].unsqueeze(-1))
+            gap = min(gap, float(values[:, 1].min()))
+        else:
+            for part in nodes:
+                index = part.numpy()
+                values, _ = _lanczos(matrix[index][:, index], root[part].numpy(), 2)
+                gap = min(gap, float(values[1]))
+    return gap
+
+
+def _dense_blocks(matrix: csr_array[np.float64], nodes: Tensor) -> Tensor:
+    return torch.stack(
+        [torch.from_numpy(matrix[part][:, part].toarray()) for part in nodes.numpy()]
+    )

@@ -10,7 +10,7 @@ import torch
 from bunn import BuNN, BuNNConv, FlatBundle, Laplacian, diffuse
 from bunn.bundle import MAPS, num_map_params
 from bunn.diffusion import METHODS, chebyshev_degree
-from bunn.nn import refresh_times
+from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
 from tests.graphs import ZOO, zoo_laplacian
 
 pytestmark = pytest.mark.cuda
@@ -87,11 +87,29 @@ def test_maps(maps):
     torch.testing.assert_close(bundle.sync(x).cpu(), on_host, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("learn_time", [False, True])
-@pytest.mark.parametrize("time", [1.0, (0.5, 20.0)])
-def test_a_training_step_never_waits_for_the_device(learn_time, time):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"time": 1.0},
+        {"time": math.inf},
+        {"time": (0.5, 20.0)},
+        {"time": (0.5, math.inf)},
+        {"time": 1.0, "learn_time": True},
+        {"time": (0.5, 20.0), "learn_time": True},
+        {"maps": "rotation", "update": "mlp-concat"},
+        {"maps": "householder", "bundle_dim": 2},
+        {"maps": "cayley", "bundle_dim": 4},
+        {"method": "spectral"},
+        {"method": "dense"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("phi", [None, SumGNNPhi, SAGEPhi])
+def test_a_training_step_never_waits_for_the_device(options, phi):
     lap, x = Laplacian(GRID).to("cuda"), torch.randn(NODES, 8, device="cuda")
-    conv = BuNNConv(8, 8, num_bundles=2, time=time, learn_time=learn_time).cuda()
+    size = 2 * num_map_params(options.get("maps", "o2"), options.get("bundle_dim", 2))
+    network = None if phi is None else phi(8, size)
+    conv = BuNNConv(8, 8, num_bundles=2, phi=network, **options).cuda()
     conv(x, lap).sum().backward()  # the first call looks at the times
     with waiting_is_an_error():
         conv(x, lap).sum().backward()
@@ -143,17 +161,34 @@ def test_cuda_graph(learn_time):
 
 def test_bound_on_learned_times_is_raised():
     conv = BuNNConv(8, 8, num_bundles=2, time=1.0, learn_time=True).cuda()
-    first = conv.time.degree()
-    assert first == chebyshev_degree(2.0, 1e-5)
+    columns = torch.Size((2, 2, 1))
+    assert conv.time.per_column(columns).degree == chebyshev_degree(2.0, 1e-5)
     with torch.no_grad():
         conv.time.log_time.fill_(math.log(50.0))
     refresh_times(conv)
-    assert conv.time.degree() == pytest.approx(chebyshev_degree(100.0, 1e-5), abs=1)
+    assert conv.time.per_column(columns).degree == pytest.approx(
+        chebyshev_degree(100.0, 1e-5), abs=1
+    )
     lap = zoo_laplacian("grid", "rw")
     x = torch.randn(NODES, 8)
     expected = conv.cpu()(x, lap)
     found = conv.cuda()(x.cuda(), lap.to("cuda"))
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_bound_follows_parameters_that_are_exchanged():
+    """By load_state_dict(assign=True) or functional_call, the version of a tensor says nothing."""
+    lap, x = Laplacian(GRID).to("cuda"), torch.randn(NODES, 8, device="cuda")
+    conv = BuNNConv(8, 8, num_bundles=2, learn_time=True).cuda()
+    conv(x, lap)
+    late = torch.full((2,), math.log(200.0), device="cuda")
+    params = {**dict(conv.named_parameters()), "time.log_time": late}
+    found = torch.func.functional_call(conv, params, (x, lap))
+    conv.load_state_dict({**conv.state_dict(), "time.log_time": late}, assign=True)
+    exact = conv.cpu().double()(x.cpu().double(), Laplacian(GRID))
+    torch.testing.assert_close(found.cpu().double(), exact, rtol=1e-3, atol=1e-3)
+    again = conv.float().cuda()(x, lap)
+    torch.testing.assert_close(again, found, rtol=1e-3, atol=1e-3)
 
 
 def test_capture_without_a_bound_explains_itself():

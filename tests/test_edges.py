@@ -61,6 +61,8 @@ BAD_GRAPHS = {
         ValueError,
         "edge_weight is not symmetric: 0 -> 1 weighs 1.0, 1 -> 0 weighs 2.0",
     ),
+    "a list of weights": ((PATH, [1.0] * 4), TypeError, "edge_weight is a list"),
+    "half a node": ((PATH, None, 2.5), TypeError, "num_nodes=2.5; it must be an integer"),
     "too few weights": ((PATH, torch.ones(3)), ValueError, "edge_weight has shape (3,)"),
     "weight columns": ((PATH, torch.ones(4, 1)), ValueError, "edge_weight has shape (4, 1)"),
     "integer weights": (

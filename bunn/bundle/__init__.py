@@ -18,7 +18,7 @@ from torch import Tensor
 from bunn.bundle.householder import HouseholderMap
 from bunn.bundle.rotation import PlaneMaps
 from bunn.bundle.skew import cayley, exponential
-from bunn.laplacian import Laplacian
+from bunn.laplacian import Laplacian, check_laplacian
 from bunn.operator import exact_arithmetic
 
 __all__ = ["MAPS", "FlatBundle", "MapFamily", "num_map_params"]
@@ -131,36 +131,45 @@ class FlatBundle:
         self.num_nodes, self.num_bundles = params.shape[:2]
         if params.dtype in (torch.float16, torch.bfloat16):
             params = params.float()
-        self._dtype, self._device = params.dtype, params.device
+        self.dtype, self.device = params.dtype, params.device
         with exact_arithmetic(params):
             self._map = family.build(params, bundle_dim)
 
     def sync(self, x: Tensor) -> Tensor:
         """``O_v x_v`` for every node: into the global frame. ``(n, b*d*p)`` or ``(n, b, d, p)``."""
-        field = self._fields(x)
-        with exact_arithmetic(field):
-            return self._map.sync(field).reshape(x.shape)
+        return self._apply(self._map.sync, x)
 
     def desync(self, x: Tensor) -> Tensor:
         """``O_v^T x_v`` for every node: back into the local frames. Shapes as for :meth:`sync`."""
+        return self._apply(self._map.desync, x)
+
+    def _apply(self, apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Applies the maps in full precision, whatever that of ``x``, and rounds once."""
         field = self._fields(x)
-        with exact_arithmetic(field):
-            return self._map.desync(field).reshape(x.shape)
+        full = field.float() if x.dtype in (torch.float16, torch.bfloat16) else field
+        with exact_arithmetic(full):
+            return apply(full).reshape(x.shape).to(x.dtype)
 
     def matrices(self) -> Tensor:
         """The maps ``O_v`` as ``(n, b, d, d)``."""
         d = self.bundle_dim
-        identity = torch.eye(d, dtype=self._dtype, device=self._device)
-        return self._map.sync(identity.expand(self.num_nodes, self.num_bundles, d, d))
+        identity = torch.eye(d, dtype=self.dtype, device=self.device)
+        return self.sync(identity.expand(self.num_nodes, self.num_bundles, d, d))
 
     def laplacian(self, lap: Laplacian) -> Tensor:
         """The dense bundle Laplacians ``L_B = O^T (L x I) O``: ``(b, n*d, n*d)``.
 
         Block ``(v, u)`` is ``L[v, u] O_v^T O_u``; rows run over nodes, then stalk coordinates.
         """
+        check_laplacian(lap)
+        if lap.num_nodes != self.num_nodes:
+            raise ValueError(
+                f"lap has {lap.num_nodes} nodes, the bundle {self.num_nodes}; they must agree"
+            )
         maps = self.matrices()
         size = self.num_nodes * self.bundle_dim
-        blocks = torch.einsum("vu,vbki,ubkj->bviuj", lap.dense().to(maps.dtype), maps, maps)
+        with exact_arithmetic(maps):
+            blocks = torch.einsum("vu,vbki,ubkj->bviuj", lap.dense().to(maps.dtype), maps, maps)
         return blocks.reshape(self.num_bundles, size, size)
 
     def energy(self, x: Tensor, lap: Laplacian) -> Tensor:
@@ -174,20 +183,24 @@ class FlatBundle:
         whose flow is another one, it is :math:`\langle X, L_B X \rangle`: the same sum, of
         :math:`D^{-1/2} X`.
         """
+        check_laplacian(lap)
         field = self.sync(x).reshape(self.num_nodes, -1)
         lap = lap.matching(field)
-        image = lap @ field
-        if lap.normalization == "rw":
-            image = image * lap.degree.unsqueeze(1)
-        return (field * image).sum()
+        if lap.normalization == "sym":
+            field = field / lap.degree.sqrt().unsqueeze(1)
+        # The sum over edges: as a quadratic form, a small energy would drown in rounding.
+        u, v = lap.edge_index
+        return 0.5 * (lap.edge_weight.unsqueeze(1) * (field[u] - field[v]).square()).sum()
 
     def _fields(self, x: Tensor) -> Tensor:
         """``x`` as ``(n, b, d, p)``."""
         n, b, d = self.num_nodes, self.num_bundles, self.bundle_dim
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x is a {type(x).__name__}; pass a tensor")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
-        if x.device != self._device:
-            raise ValueError(f"x is on {x.device}, the bundle on {self._device}; move one of them")
+        if x.device != self.device:
+            raise ValueError(f"x is on {x.device}, the bundle on {self.device}; move one of them")
         if x.dim() == 4 and x.shape[:3] == (n, b, d):
             return x
         if x.dim() == 2 and x.size(0) == n and x.size(1) % (b * d) == 0:

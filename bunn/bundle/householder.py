@@ -18,9 +18,8 @@ class HouseholderMap:
 
     Args:
         vectors: ``(n, b, d, d)``, of which ``vectors[..., i, :]`` is the ``i``-th ``v``. A vector
-        too
-            short to have a direction counts as the ``i``-th unit vector, so that the determinant
-            never changes.
+            too short to have a direction counts as the ``i``-th unit vector, so that the
+            determinant never changes.
     """
 
     def __init__(self, vectors: Tensor) -> None:

@@ -30,7 +30,9 @@ def cayley(params: Tensor, d: int) -> MatrixMap:
     """The Cayley transform of ``params: (n, b, d (d - 1) / 2)``."""
     skew = _skew(params, d)
     identity = torch.eye(d, dtype=skew.dtype, device=skew.device)
-    return MatrixMap(_polish(torch.linalg.solve(identity - skew, identity + skew)))
+    # I - A is always invertible: nothing to check, and no need to wait for the device.
+    rotation, _ = torch.linalg.solve_ex(identity - skew, identity + skew)
+    return MatrixMap(_polish(rotation))
 
 
 def exponential(params: Tensor, d: int) -> MatrixMap:

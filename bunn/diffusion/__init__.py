@@ -12,15 +12,15 @@ import math
 import torch
 from torch import Tensor
 
-from bunn.diffusion.auto import choose
+from bunn.diffusion.auto import choose, saturate
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.dense import dense as _dense
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.limit import limit as _limit
 from bunn.diffusion.options import Method, Options, Time
-from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
+from bunn.diffusion.polynomial import polynomial_heat
 from bunn.diffusion.spectral import spectral as _spectral
-from bunn.laplacian import Laplacian
+from bunn.laplacian import Laplacian, check_laplacian
 from bunn.operator import exact_arithmetic
 
 __all__ = [
@@ -36,25 +36,13 @@ __all__ = [
 
 
 def _chebyshev(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
-    degree = FROM_TIME if options.degree is None else options.degree
-    return _polynomial(x, lap, time, "chebyshev", degree, options.tol)
+    return polynomial_heat(x, lap, time, "chebyshev", options)
 
 
 def _taylor(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
-    if options.degree is None:
-        raise ValueError(
-            "method='taylor' needs degree=K, the degree of its polynomial; to meet tol instead, "
-            "use method='auto' or 'chebyshev'"
-        )
-    return _polynomial(x, lap, time, "taylor", options.degree, options.tol)
-
-
-def _polynomial(
-    x: Tensor, lap: Laplacian, time: Time, recurrence: str, degree: int, tol: float
-) -> Tensor:
-    if isinstance(time.value, Tensor):
-        return heat(x, time.value, lap.operator, Polynomial(recurrence, degree, tol, 0.0))
-    return heat(x, None, lap.operator, Polynomial(recurrence, degree, tol, time.value))
+    if time.upper == math.inf or time.infinite is not None:
+        raise ValueError("time is inf, where a Taylor polynomial is too; use method='auto'")
+    return polynomial_heat(x, lap, time, "taylor", options)
 
 
 METHODS: dict[str, Method] = {
@@ -64,9 +52,6 @@ METHODS: dict[str, Method] = {
     "dense": _dense,
     "limit": _limit,
 }
-
-#: The methods that take each optional argument.
-_TAKES = {"degree": ("taylor", "chebyshev"), "num_eigs": ("spectral",)}
 
 
 def diffuse(
@@ -95,29 +80,21 @@ def diffuse(
             (default: ``"auto"``)
         tol: The tolerance. (default: ``1e-5``)
         degree: Degree of the polynomial for ``"taylor"``, which needs it, and for ``"chebyshev"``,
-            which then no longer looks at the times. (default: derived from ``tol``)
+            which then looks neither at ``tol`` nor at the times; its derivative by the time stays
+            that of exact heat. (default: derived from ``tol``)
         num_eigs: Number of eigenpairs for ``"spectral"``. (default: as many as ``tol`` asks for)
 
     Shapes:
         - **x:** ``(n, ...)``
         - **time:** broadcasts to ``x.shape[1:]``: ``(b, 1, 1)`` is one per bundle of ``(n, b, d,
-        p)``
+          p)``
         - **output:** ``(n, ...)``, in the type of ``x``
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x is a {type(x).__name__}; pass a tensor of shape (num_nodes, ...)")
-    if not isinstance(lap, Laplacian):
-        raise TypeError(
-            f"lap is a {type(lap).__name__}; build it once with bunn.Laplacian(edge_index)"
-        )
-    if method != "auto" and method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; use 'auto' or one of {list(METHODS)}")
-    for name, given in (("degree", degree), ("num_eigs", num_eigs)):
-        if given is not None and method not in _TAKES[name]:
-            raise ValueError(
-                f"{name}={given} is not used by method={method!r}; it is for {_TAKES[name]}"
-            )
+    check_laplacian(lap)
     options = Options(tol, degree, num_eigs)
+    options.check(method, METHODS)
     lap = lap.matching(x)
     if isinstance(time, Tensor) and time.device != x.device:
         if time.numel() != 1 or time.device.type != "cpu":
@@ -130,27 +107,22 @@ def diffuse(
 
 def solve(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) -> Tensor:
     """:func:`diffuse` for ``x: (n, c)``, once the arguments are known to be good."""
-    if time.upper == 0 and not isinstance(time.value, Tensor):
-        return x.clone()
-    if time.upper == math.inf and method != "taylor":
-        if time.lower == math.inf:
-            with exact_arithmetic(x):
-                return component_mean(x, lap)
-        return _some_infinite(x, lap, time, method, options)
-    if method == "auto":
-        method = choose(x, lap, time, options)
     with exact_arithmetic(x):
-        return METHODS[method](x, lap, time, options)
-
-
-def _some_infinite(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) -> Tensor:
-    """Columns of finite and of infinite times side by side."""
-    assert isinstance(time.value, Tensor)
-    infinite = torch.isinf(time.value)
-    finite = time.value.masked_fill(infinite, 0.0)
-    lower, upper = (float(bound) for bound in torch.aminmax(finite.detach()))
-    y = solve(x, lap, Time(finite, lower, upper), method, options)
-    return torch.where(infinite, component_mean(x, lap), y)
+        if method == "taylor":
+            return _taylor(x, lap, time, options)
+        if not isinstance(time.value, Tensor) and time.value == 0:
+            return x.clone()
+        if time.lower == math.inf:
+            return component_mean(x, lap)
+        if method == "auto":
+            time = saturate(time, lap, options.tol)
+            if time.lower == math.inf:
+                return component_mean(x, lap)
+            method = choose(x, lap, time, options)
+        y = METHODS[method](x, lap, time, options)
+        if time.infinite is None:
+            return y
+        return torch.where(time.infinite, component_mean(x, lap), y)
 
 
 def heat_kernel(lap: Laplacian, time: float) -> Tensor:
@@ -158,5 +130,7 @@ def heat_kernel(lap: Laplacian, time: float) -> Tensor:
 
     For ``"rw"`` row ``v`` is where the walker from ``v`` is after time ``t``; rows sum to one.
     """
+    check_laplacian(lap)
     identity = torch.eye(lap.num_nodes, dtype=lap.dtype, device=lap.device)
-    return diffuse(identity, lap, time, method="auto", tol=torch.finfo(lap.dtype).eps)
+    method = "limit" if time == math.inf else "chebyshev"
+    return diffuse(identity, lap, time, method=method, tol=torch.finfo(lap.dtype).eps)

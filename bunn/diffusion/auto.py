@@ -11,20 +11,22 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 
 ``s_i`` are the sizes of the components: a batch of small graphs is many small dense products.
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
-nodes; it is charged to :data:`REUSE` calls. Whether ``limit`` is exact takes the smallest non-zero
-eigenvalue; it is computed, once per graph, when the time is so large that the recurrence would cost
-far more.
+nodes; it is charged to :data:`REUSE` calls. Whether ``limit`` is exact is found out by
+heating a few random vectors, once per graph, when the time is so large that it is worth knowing.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
+from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
+from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.laplacian import Laplacian
 
 #: Cost of a dense multiply-add, in sparse ones.
@@ -35,8 +37,10 @@ STEP = 2e5
 REUSE = 8
 #: Entries of the largest kernel that is formed unasked.
 KERNEL_ENTRIES = 2**25
-#: Degree, or time, above which the spectral gap is worth computing.
-GAP_DEGREE, GAP_TIME = 200, 1e7
+#: Degree, or time, above which it is worth finding out whether the limit is exact.
+RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
+#: The first time at which that is looked at.
+RELAXING_STEP = 100.0
 
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
@@ -51,9 +55,24 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     costs = {"chebyshev": _chebyshev_cost(lap, columns, degree)}
     if known:
         costs["spectral"] = 2 * DENSE * lap.blocks.area * columns
-    if not isinstance(time.value, Tensor):
+    if not isinstance(time.value, Tensor) and time.constant:
         costs["dense"] = _dense_cost(lap, columns, time.value, degree)
     return min(costs, key=lambda name: costs[name])
+
+
+def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
+    """The same times, those so large that the limit is exact to ``tol`` taken for infinite."""
+    if not isinstance(time.value, Tensor) or not time.fixed or time.upper is None or tol >= 1:
+        return time
+    if not _worth_knowing(time.upper, tol) or not _relaxed(lap, time.upper, tol):
+        return time
+    even = time.value >= lap.relaxation[tol][1]
+    infinite = even if time.infinite is None else even | time.infinite
+    rest = time.value[~infinite]
+    if rest.numel() == 0:
+        return Time(math.inf, math.inf, math.inf)
+    value = time.value.masked_fill(infinite, 0.0)
+    return replace(time, value=value, infinite=infinite, upper=float(rest.max()), degree=None)
 
 
 def _chebyshev_cost(lap: Laplacian, columns: int, degree: int) -> float:
@@ -72,11 +91,44 @@ def _limit_is_exact(lap: Laplacian, time: Time, tol: float) -> bool:
     # Learned times keep their gradient: at a time this large it is below tol, but not nothing.
     if time.lower is None or tol >= 1 or not time.fixed:
         return False
-    gap = lap.known_spectral_gap
-    if gap is None:
-        if torch.compiler.is_compiling():
-            return False
-        if time.lower < GAP_TIME and chebyshev_degree(time.lower, tol) < GAP_DEGREE:
-            return False
-        gap = lap.spectral_gap()
-    return time.lower * gap >= math.log(1 / tol)
+    if lap.known_spectral_gap is not None:
+        return time.lower * lap.known_spectral_gap >= math.log(1 / tol)
+    if torch.compiler.is_compiling():
+        return False
+    return _worth_knowing(time.lower, tol) and _relaxed(lap, time.lower, tol)
+
+
+def _worth_knowing(time: float, tol: float) -> bool:
+    return time > RELAXING_TIME or chebyshev_degree(time, tol) > RELAXING_DEGREE
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def _relaxed(lap: Laplacian, time: float, tol: float) -> bool:
+    """Whether all heat that is going to move has moved, to ``tol``.
+
+    Random vectors without their means are heated, in steps four times as long as the time before:
+    once they have cooled below ``tol / 1000``, so has ``exp(-t lambda)`` below ``tol``, but for a
+    chance of one in 10^12. Heat only ever gets more even, so what is learnt serves later calls.
+    """
+    uneven, even = lap.relaxation.get(tol, (0.0, math.inf))
+    if time <= uneven or time >= even:
+        return time >= even
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(lap.num_nodes, 4, dtype=torch.float64, generator=generator).to(lap.device)
+    exact = lap.matching(noise)
+    root = exact.operator.sqrt_degree
+    noise = noise if root is None else noise / root
+    field, now = noise - component_mean(noise, exact), 0.0
+    while now < time:
+        step = min(max(3 * now, RELAXING_STEP), time - now)
+        precision = Polynomial("chebyshev", FROM_TIME, 1e-4 * tol, step)
+        field = heat(field, None, exact.operator, precision)
+        field = field - component_mean(field, exact)
+        now += step
+        heat_left = field if root is None else field * root
+        if float(heat_left.norm(dim=0).max()) <= 1e-3 * tol:
+            lap.relaxation[tol] = (uneven, now)
+            return True
+    lap.relaxation[tol] = (time, even)
+    return False

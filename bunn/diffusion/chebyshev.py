@@ -39,10 +39,10 @@ def chebyshev_degree(time: float, tol: float) -> int:
     if time == 0 or tol >= 2:
         return 0
     if time > 1e7:  # by now a Gaussian to all digits: the tail beyond K is erfc(K / sqrt(2 t))
-        return math.ceil(math.sqrt(2 * time) * float(erfcinv(tol)))
+        return max(0, math.ceil(math.sqrt(2 * time) * float(erfcinv(tol))))
     # Far enough for the tail beyond to be negligible: I_k(t) e^-t falls like exp(-k^2 / 2t) up to
     # k ~ t, then faster than exponentially.
-    decades = math.log(4 / tol) + 40
+    decades = math.log(4) - math.log(tol) + 40
     reach = math.ceil(math.sqrt(2 * time * decades) + decades) + 2
     terms = ive(np.arange(reach + 1), time)
     tails = 2 * np.cumsum(terms[::-1])[::-1]  # tails[k] = 2 sum of the terms from k on
@@ -73,7 +73,7 @@ def chebyshev_coefficients(time: Tensor, degree: int) -> Tensor:
     return coefficients.contiguous()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _host_coefficients(time: float, degree: int) -> list[float]:
     return list(
         chebyshev_coefficients(torch.tensor([time], dtype=torch.float64), degree)[:, 0].tolist()
@@ -90,8 +90,11 @@ def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor
         degree: The degree ``K``.
     """
     if isinstance(time, Tensor):
-        table = chebyshev_coefficients(time, degree).to(z.dtype)
-        result = z * table[0]
+        distinct, owner = time, None
+        if time.device.type == "cpu":  # few times for many columns: a small table
+            distinct, owner = torch.unique(time, return_inverse=True)
+        table = chebyshev_coefficients(distinct, degree).to(z.dtype)
+        result = z * _row(table, 0, owner)
     else:
         weights = _host_coefficients(time, degree)
         result = z * weights[0]
@@ -100,10 +103,15 @@ def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor
     previous, current = z, s @ z
     for k in range(1, degree + 1):
         if isinstance(time, Tensor):
-            result.addcmul_(current, table[k])
+            result.addcmul_(current, _row(table, k, owner))
         else:
             result.add_(current, alpha=weights[k])
         if k < degree:  # T_{k+1} = 2 S T_k - T_{k-1}, in the buffer of T_{k-1}
             torch.addmm(previous, s, current, beta=-1, alpha=2, out=previous)
             previous, current = current, previous
     return result
+
+
+def _row(table: Tensor, k: int, owner: Tensor | None) -> Tensor:
+    """The coefficients of degree ``k`` for every column."""
+    return table[k] if owner is None else table[k][owner]

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
+from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.laplacian import Laplacian
 
 #: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
-KERNEL_BYTES = 2**30
+KERNEL_BYTES = 2**28
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
@@ -29,10 +29,7 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     it is where a compiler watches.
     """
     if not time.fixed or torch.compiler.is_compiling():
-        number = None if isinstance(time.value, Tensor) else time.value
-        times = time.value if isinstance(time.value, Tensor) else None
-        recurrence = Polynomial("chebyshev", FROM_TIME, options.tol, number or 0.0)
-        return heat(x, times, lap.operator, recurrence)
+        return polynomial_heat(x, lap, time, "chebyshev", options)
     if not isinstance(time.value, Tensor):
         return _apply(kernel(lap, time.value, options.tol), lap, x)
     distinct, owner = torch.unique(time.value, return_inverse=True)
@@ -56,14 +53,19 @@ def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Tensor, ...]:
     return kernels[key]
 
 
+@torch.inference_mode(False)  # a kernel formed during inference serves training as well
 @torch.no_grad()
 def _form(lap: Laplacian, time: float, degree: int) -> tuple[Tensor, ...]:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
     blocks = lap.blocks
-    sources = torch.zeros(lap.num_nodes, blocks.largest, dtype=lap.dtype, device=lap.device)
-    sources.scatter_(1, blocks.local.unsqueeze(1), 1.0)
-    columns = heat(sources, None, lap.operator, Polynomial("chebyshev", degree, 0.0, time))
-    return tuple(stack[:, :, : stack.size(1)].contiguous() for stack in blocks.split(columns))
+    sources = torch.zeros(
+        lap.num_nodes, blocks.largest, dtype=torch.float64, device=lap.device
+    ).scatter_(1, blocks.local.unsqueeze(1), 1.0)
+    operator = lap.matching(sources).operator  # formed once: as exact as can be
+    columns = heat(sources, None, operator, Polynomial("chebyshev", degree, 0.0, time))
+    return tuple(
+        stack[:, :, : stack.size(1)].to(lap.dtype).contiguous() for stack in blocks.split(columns)
+    )
 
 
 def _apply(stacks: tuple[Tensor, ...], lap: Laplacian, x: Tensor) -> Tensor:

@@ -20,8 +20,12 @@ from bunn.laplacian import Laplacian
 
 def limit(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     """The limit, for ``x: (n, c)``; refuses a finite time at which it would miss ``tol``."""
+    if time.lower is None:
+        raise ValueError(
+            "method='limit' needs to know the times, and only the device does; use method='auto'"
+        )
     if time.lower != math.inf and options.tol < 1:
-        error = math.exp(-(time.lower or 0.0) * lap.spectral_gap())
+        error = math.exp(-time.lower * lap.spectral_gap())
         if error > options.tol:
             raise ValueError(
                 f"method='limit' is off by {error:.1e} at time={time.lower:g}, more than "
@@ -32,18 +36,15 @@ def limit(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 def component_mean(x: Tensor, lap: Laplacian) -> Tensor:
     """The projection of ``x: (n, c)`` on the null space of ``L``."""
-    degree, label, count = lap.degree, lap.components, lap.num_components
-    if lap.normalization == "rw":
-        gather, spread = degree, None
-    else:
-        gather = spread = degree.sqrt()
+    label, count = lap.components, lap.num_components
+    gather, spread = lap.stationary, None
+    if lap.normalization == "sym":
+        gather = lap.null_vector.to(lap.dtype)
+        spread = gather.unsqueeze(1)
     z = x.to(lap.dtype)
     if count == 1:
-        means = (gather @ z / degree.sum()).unsqueeze(0)
-        y = means.expand(lap.num_nodes, -1) if spread is None else spread.unsqueeze(1) * means
+        y = (gather @ z).expand(lap.num_nodes, -1)
     else:
-        volume = degree.new_zeros(count).index_add(0, label, degree)
         sums = z.new_zeros(count, z.size(1)).index_add(0, label, gather.unsqueeze(1) * z)
-        y = (sums / volume.unsqueeze(1))[label]
-        y = y if spread is None else spread.unsqueeze(1) * y
-    return y.to(x.dtype).contiguous()
+        y = sums[label]
+    return (y if spread is None else spread * y).to(x.dtype).contiguous()

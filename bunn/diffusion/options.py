@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Protocol
 
 import torch
@@ -28,6 +30,8 @@ class Options:
     num_eigs: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tol, Real):
+            raise TypeError(f"tol is a {type(self.tol).__name__}; pass a positive number")
         if not self.tol > 0:
             raise ValueError(f"tol={self.tol}; it must be positive, such as 1e-5")
         if self.degree is not None and (not _is_int(self.degree) or self.degree < 0):
@@ -35,22 +39,49 @@ class Options:
         if self.num_eigs is not None and (not _is_int(self.num_eigs) or self.num_eigs < 1):
             raise ValueError(f"num_eigs={self.num_eigs}; it must be an integer >= 1")
 
+    def check(self, method: str, methods: Collection[str]) -> None:
+        """Raises an error if ``method`` is unknown, lacks an option, or would ignore one."""
+        if not isinstance(method, str) or (method != "auto" and method not in methods):
+            raise ValueError(f"method={method!r} is unknown; use 'auto' or one of {list(methods)}")
+        for name, given, users in (
+            ("degree", self.degree, ("taylor", "chebyshev")),
+            ("num_eigs", self.num_eigs, ("spectral",)),
+        ):
+            if given is not None and method not in users:
+                raise ValueError(
+                    f"{name}={given} is not used by method={method!r}; it is for {users}"
+                )
+        if method == "taylor" and self.degree is None:
+            raise ValueError(
+                "method='taylor' needs degree=K, the degree of its polynomial; to meet tol "
+                "instead, use method='auto' or 'chebyshev'"
+            )
+
 
 @dataclass(frozen=True)
 class Time:
     """A diffusion time per column, and what the host knows of it.
 
+    One time that nobody differentiates by is always a number, never a tensor.
+
     Args:
-        value: A number, or ``(1,)`` or ``(c,)`` times.
+        value: A number, or ``(1,)`` or ``(c,)`` finite times.
         lower: Lower bound on the times, :obj:`None` if only the device knows.
         upper: Upper bound on the times, likewise.
-
-    One time that nobody differentiates by is always a number, never a tensor.
+        infinite: ``(c,)`` marks the columns whose time is infinite, beside finite ones; ``value``
+            is zero there.
+        constant: Whether the times stay the same from call to call, so that what depends on them is
+            worth keeping.
+        degree: A Chebyshev degree that meets the tolerance at ``upper``, if it has been worked out
+            beforehand.
     """
 
     value: float | Tensor
     lower: float | None
     upper: float | None
+    infinite: Tensor | None = None
+    constant: bool = True
+    degree: int | None = None
 
     @classmethod
     def of(cls, time: object, channels: torch.Size) -> Time:
@@ -67,16 +98,7 @@ class Time:
             )
         if not time.is_floating_point():
             raise TypeError(f"time has dtype {time.dtype}; use a floating-point type")
-        if time.numel() == 1 and time.dim() <= max(1, len(channels)):
-            value = time.reshape(1)
-        else:
-            try:
-                value = time.expand(channels).reshape(-1)
-            except RuntimeError:
-                raise ValueError(
-                    f"time has shape {tuple(time.shape)}; it must broadcast to x.shape[1:] = "
-                    f"{tuple(channels)}: one time per bundle is (b, 1, 1) for x of (n, b, d, p)"
-                ) from None
+        value = _per_column(time, channels)
         if not _readable(time):
             return cls(value, None, None)
         if time.numel() == 0:
@@ -84,22 +106,41 @@ class Time:
         lower, upper = (float(bound) for bound in torch.aminmax(time.detach()))
         if not lower >= 0:  # NaN included
             raise ValueError(f"time holds {lower}; every time must be a number >= 0, or inf")
-        if value.numel() == 1 and not _differentiated(time):
+        if lower == math.inf or (value.numel() == 1 and not _differentiated(time)):
             return cls(lower, lower, lower)
-        return cls(value, lower, upper)
+        infinite = None
+        if upper == math.inf:
+            infinite = torch.isinf(value.detach())
+            upper = float(value.detach()[~infinite].max())
+            value = value.masked_fill(infinite, 0.0)
+        return cls(value, lower, upper, infinite)
 
     @property
     def fixed(self) -> bool:
-        """Whether the host knows every time and nobody differentiates by one."""
-        if not isinstance(self.value, Tensor):
-            return True
-        return self.lower is not None and not _differentiated(self.value)
+        """Whether the host knows every time, now and later, and nobody differentiates by one."""
+        if not isinstance(self.value, Tensor) or not self.constant:
+            return self.constant
+        if torch.compiler.is_compiling() or self.lower is None:
+            return False
+        return not _differentiated(self.value)
 
     def per_column(self, like: Tensor) -> Tensor:
         """The times as ``(1,)`` or ``(c,)``, on the device and in the precision of ``like``."""
         if isinstance(self.value, Tensor):
             return self.value.to(like.dtype)
         return like.new_full((1,), self.value)
+
+
+def _per_column(time: Tensor, channels: torch.Size) -> Tensor:
+    if time.numel() == 1 and time.dim() <= max(1, len(channels)):
+        return time.reshape(1)
+    try:
+        return time.expand(channels).reshape(-1)
+    except RuntimeError:
+        raise ValueError(
+            f"time has shape {tuple(time.shape)}; it must broadcast to x.shape[1:] = "
+            f"{tuple(channels)}: one time per bundle is (b, 1, 1) for x of (n, b, d, p)"
+        ) from None
 
 
 class Method(Protocol):
@@ -110,8 +151,13 @@ class Method(Protocol):
 
 def _readable(time: Tensor) -> bool:
     """Whether reading the times is possible, and costs no synchronisation inside a capture."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(time):
+    if torch.compiler.is_compiling():
         return False
+    inner = time
+    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+        if torch._C._functorch.is_batchedtensor(inner):
+            return False
+        inner = torch._C._functorch.get_unwrapped(inner)
     return not (time.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
@@ -123,4 +169,4 @@ def _differentiated(time: Tensor) -> bool:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -24,10 +24,14 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree
+from bunn.diffusion.limit import component_mean
+from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor
+from bunn.laplacian import Laplacian
 from bunn.operator import (
     SymmetricOperator,
     csr_matrix,
+    exact_arithmetic,
     fold_columns,
     frame_scales,
     from_operator_frame,
@@ -246,5 +250,44 @@ def heat(
         polynomial: Which polynomial.
     """
     function = _Heat if torch.compiler.is_compiling() else _HeatWithTangents
-    y: Tensor = function.apply(x, times, *operator, *polynomial)  # type: ignore[no-untyped-call]
+    with exact_arithmetic(x):
+        y: Tensor = function.apply(  # type: ignore[no-untyped-call]
+            x, times, *operator, *polynomial
+        )
     return y
+
+
+def polynomial_heat(
+    x: Tensor, lap: Laplacian, time: Time, recurrence: str, options: Options
+) -> Tensor:
+    """:func:`heat` at a :class:`Time`, of the degree that ``options`` ask for.
+
+    Rounding ``S`` moves its eigenvalues by about the precision ``eps``, and a heat kernel by
+    ``t * eps``. Where that could be felt beside ``tol``, the null space is treated apart, exactly;
+    where it could exceed ``tol``, the recurrence runs in float64.
+    """
+    degree = FROM_TIME if options.degree is None else options.degree
+    if recurrence == "chebyshev" and degree == FROM_TIME and time.upper is not None:
+        rounding = time.upper * torch.finfo(lap.dtype).eps / options.tol
+        if rounding > 16 and lap.dtype != torch.float64:
+            wide = x.double()
+            return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
+        if rounding > 0.1:
+            even = component_mean(x.to(lap.dtype), lap)
+            rest = _recurrence(x.to(lap.dtype) - even, lap, time, recurrence, degree, options.tol)
+            return (even + rest).to(x.dtype)
+    return _recurrence(x, lap, time, recurrence, degree, options.tol)
+
+
+def _recurrence(
+    x: Tensor, lap: Laplacian, time: Time, recurrence: str, degree: int, tol: float
+) -> Tensor:
+    if not isinstance(time.value, Tensor):
+        polynomial = Polynomial(recurrence, degree, tol, time.value)
+        return heat(x, None, lap.operator, polynomial)
+    if degree == FROM_TIME and x.device.type != "cpu":  # saves the operation a look at the times
+        if time.degree is not None:
+            degree = time.degree
+        elif time.upper is not None:
+            degree = chebyshev_degree(time.upper, tol)
+    return heat(x, time.value, lap.operator, Polynomial(recurrence, degree, tol, 0.0))

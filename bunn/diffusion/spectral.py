@@ -30,7 +30,8 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     """
     root = lap.operator.sqrt_degree
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
-    if options.num_eigs is None and lap.blocks.largest <= FULL_SIZE:
+    known = lap.known_block_spectrum is not None
+    if options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE):
         y = _all_blocks(z, lap, time)
     else:
         values, vectors = _eigenpairs(lap, time, options)
@@ -59,17 +60,24 @@ def _decay(values: Tensor, time: Time) -> Tensor:
 def _eigenpairs(lap: Laplacian, time: Time, options: Options) -> tuple[Tensor, Tensor]:
     """The lowest eigenpairs: ``num_eigs`` if that meets ``tol``, or as many as it takes."""
     count = min(options.num_eigs or 64, lap.num_nodes)
+    if options.tol == math.inf:
+        return lap.spectrum(count)
     while True:
         values, vectors = lap.spectrum(count + 1)
         if count == lap.num_nodes:
             return values, vectors
-        error = math.exp(-(time.lower or 0.0) * float(values[count]))
+        if time.lower is None:
+            raise ValueError(
+                "method='spectral' with tol needs to know the times, and only the device does; "
+                "pass tol=float('inf') to accept any truncation"
+            )
+        error = math.exp(-time.lower * lap.eigenvalue(count))
         if error <= options.tol:
             return values[:count], vectors[:, :count]
         if options.num_eigs is not None:
             raise ValueError(
                 f"num_eigs={options.num_eigs} leaves an error of {error:.1e} at "
-                f"time={time.lower or 0.0:g}, more than tol={options.tol:g}; leave num_eigs out to "
+                f"time={time.lower:g}, more than tol={options.tol:g}; leave num_eigs out to "
                 "take as many as it needs, or pass tol=float('inf') to accept the truncation"
             )
         count = min(2 * count, lap.num_nodes)

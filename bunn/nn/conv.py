@@ -13,7 +13,7 @@ from torch_geometric.nn.inits import reset
 from bunn.bundle import FlatBundle, num_map_params
 from bunn.diffusion import METHODS, Options, solve
 from bunn.edges import Adjacency
-from bunn.laplacian import Laplacian, Normalization
+from bunn.laplacian import NORMALIZATIONS, Laplacian, Normalization
 from bunn.nn.phi import MLPPhi, PhiNetwork
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
@@ -43,32 +43,30 @@ class BuNNConv(nn.Module):
         bundle_dim: The dimension ``d`` of a stalk. (default: ``2``)
         time: The diffusion time, ``>= 0`` or ``inf``, or one per bundle. (default: ``1.0``)
         learn_time: Whether to learn one time per bundle, starting at ``time``. (default:
-        :obj:`False`)
+            :obj:`False`)
         maps: How parameters become orthogonal maps: see :class:`bunn.FlatBundle`. (default:
-        ``"o2"``)
+            ``"o2"``)
         phi: A module called as ``phi(cat([x, pe]), edge_index)`` that returns ``b *
             bunn.num_map_params(maps, d)`` values per node. (default: a two-layer perceptron)
         pe_channels: Size of the positional encodings that phi reads. (default: ``0``)
         weight: Whether to learn :math:`W`; without it, in and out channels agree. (default:
-        :obj:`True`)
+            :obj:`True`)
         bias: ``"global"`` adds :math:`b` in the global frame (Algorithm 1), ``"local"`` in the
-        node's
-            frame (Equation 2), :obj:`None` nowhere. (default: ``"global"``)
+            node's frame (Equation 2), :obj:`None` nowhere. (default: ``"global"``)
         update: Where :math:`W` stands and what it is: ``"before"`` the heat, ``"after"`` it,
-        ``"mlp"`` or
-            ``"mlp-concat"`` (a two-layer network after it), or a :class:`bunn.nn.Update`.
-            (default: ``"before"``)
+            ``"mlp"`` or ``"mlp-concat"`` (a two-layer network after it), or a
+            :class:`bunn.nn.Update`. (default: ``"before"``)
         normalization: The Laplacian, ``"rw"`` or ``"sym"``. (default: ``"rw"``)
         method: How heat is computed: see :func:`bunn.diffuse`. (default: ``"auto"``)
         tol: Tolerance of the heat. (default: ``1e-5``)
         degree: Degree of a polynomial method. (default: derived from ``tol``)
         num_eigs: Number of eigenpairs of the spectral method. (default: as many as ``tol`` asks
-        for)
+            for)
 
     Shapes:
         - **input:** node features ``(n, in_channels)``; edges ``(2, e)``, sparse, or a
-          :class:`bunn.Laplacian`; edge weights ``(e,)`` *(optional)*; positional encodings
-          ``(n, pe_channels)`` *(optional)*
+          :class:`bunn.Laplacian`; edge weights ``(e,)`` *(optional)*; positional encodings ``(n,
+          pe_channels)`` *(optional)*
         - **output:** node features ``(n, out_channels)``
     """
 
@@ -97,8 +95,6 @@ class BuNNConv(nn.Module):
         _check_sizes(in_channels, out_channels, num_bundles, pe_channels)
         if bias not in ("global", "local", None):
             raise ValueError(f"bias={bias!r}; use 'global', 'local' or None")
-        if method != "auto" and method not in METHODS:
-            raise ValueError(f"method={method!r} is unknown; use 'auto' or one of {list(METHODS)}")
         if not weight and in_channels not in (-1, out_channels):
             raise ValueError(
                 f"weight=False keeps the channels, but in_channels={in_channels} and "
@@ -110,9 +106,18 @@ class BuNNConv(nn.Module):
         self.normalization: Normalization = normalization
         self.method = method
         self.options = Options(tol, degree, num_eigs)
+        self.options.check(method, METHODS)
+        if normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
+            )
         self.update = read_update(update)
 
         self.num_params = num_bundles * num_map_params(maps, bundle_dim)
+        if isinstance(phi, str) or (phi is not None and not callable(phi)):
+            raise TypeError(
+                f"phi={phi!r}; pass a module called as phi(x, edge_index), such as bunn.nn.SAGEPhi"
+            )
         if phi is None:
             phi = MLPPhi(-1 if in_channels == -1 else in_channels + pe_channels, self.num_params)
         self.phi = phi
@@ -127,7 +132,6 @@ class BuNNConv(nn.Module):
         self.bias: nn.Parameter | None = None
         if bias == "local" or (bias == "global" and not weight):
             self.bias = nn.Parameter(torch.zeros(width))
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         reset(self.phi)
@@ -156,7 +160,7 @@ class BuNNConv(nn.Module):
         """
         self._check(x, pe)
         lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization).matching(x)
-        bundle = self.bundle(x if phi_x is None else phi_x, edge_index, lap, pe)
+        bundle = self.bundle(x if phi_x is None else phi_x, lap, pe=pe)
 
         missing = self._padded(x.size(1)) - x.size(1)
         lifted = pad(x, (0, missing)) if missing else x
@@ -178,17 +182,17 @@ class BuNNConv(nn.Module):
         self,
         x: Tensor,
         edge_index: Adjacency | Laplacian,
-        lap: Laplacian,
+        edge_weight: Tensor | None = None,
         pe: Tensor | None = None,
     ) -> FlatBundle:
-        """The bundle that phi computes from ``cat([x, pe])`` (Equation 1)."""
+        """The bundle that phi computes from ``cat([x, pe])`` (Equation 1).
+
+        The networks of :mod:`bunn.nn` are handed the Laplacian, weights included; any other phi the
+        coalesced edges ``(2, e)``.
+        """
+        lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization)
         reads = x if pe is None else torch.cat((x, pe.to(x.dtype)), dim=-1)
-        if isinstance(self.phi, PhiNetwork):
-            params = self.phi(reads, lap)
-        else:
-            params = self.phi(
-                reads, lap.edge_index if isinstance(edge_index, Laplacian) else edge_index
-            )
+        params = self.phi(reads, lap if isinstance(self.phi, PhiNetwork) else lap.edge_index)
         if params.shape != (x.size(0), self.num_params):
             raise ValueError(
                 f"phi returned shape {tuple(params.shape)}; maps={self.maps!r} with num_bundles="
@@ -211,11 +215,7 @@ class BuNNConv(nn.Module):
     def _heat(self, h: Tensor, lap: Laplacian) -> Tensor:
         field = h.reshape(h.size(0), self.num_bundles, self.bundle_dim, -1)
         time = self.time.per_column(field.shape[1:])
-        method, options = self.method, self.options
-        degree = self.time.degree() if options.degree is None else None
-        if degree is not None and method in ("auto", "chebyshev"):
-            method, options = "chebyshev", Options(options.tol, degree)
-        return solve(field.flatten(1), lap, time, method, options)
+        return solve(field.flatten(1), lap, time, self.method, self.options)
 
     def _padded(self, channels: int) -> int:
         """The next multiple of ``b * d``."""
@@ -226,7 +226,7 @@ class BuNNConv(nn.Module):
         if not isinstance(x, Tensor):
             raise TypeError(f"x is a {type(x).__name__}; pass a (num_nodes, in_channels) tensor")
         if self.in_channels == -1 and x.dim() == 2:
-            self.in_channels = x.size(1)
+            self.in_channels = x.size(1) if self.network is not None else self.out_channels
         if x.dim() != 2 or x.size(1) != self.in_channels:
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; the layer reads (num_nodes, {self.in_channels})"
@@ -237,6 +237,11 @@ class BuNNConv(nn.Module):
             raise ValueError(
                 f"pe is missing, but the layer was built with pe_channels={self.pe_channels}; "
                 "pass pe=... or build it with pe_channels=0"
+            )
+        if self.pe_channels == 0:
+            raise ValueError(
+                f"pe is given, but the layer was built without; build it with "
+                f"pe_channels={pe.size(-1)}"
             )
         if pe.dim() != 2 or pe.shape != (x.size(0), self.pe_channels):
             raise ValueError(
@@ -253,6 +258,14 @@ class BuNNConv(nn.Module):
 
 
 def _check_sizes(in_channels: int, out_channels: int, num_bundles: int, pe_channels: int) -> None:
+    for name, value in (
+        ("in_channels", in_channels),
+        ("out_channels", out_channels),
+        ("num_bundles", num_bundles),
+        ("pe_channels", pe_channels),
+    ):
+        if not isinstance(value, int):
+            raise TypeError(f"{name}={value!r}; it must be an integer")
     if in_channels != -1 and in_channels < 1:
         raise ValueError(f"in_channels={in_channels}; it must be >= 1, or -1 to infer it")
     if out_channels < 1:

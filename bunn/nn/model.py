@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor, nn
@@ -31,8 +32,7 @@ class BuNN(nn.Module):
         x \leftarrow x + \sigma(\mathrm{BuNNConv}(\mathrm{norm}(x))) \;\;\text{(num\_layers times)};
         \qquad y = \mathrm{head}(\mathrm{pool}(\mathrm{norm}(x)))
 
-    The Laplacian is built once per call, or once per graph if one is passed, and shared by all
-    layers.
+    The Laplacian is built once per graph and shared by all layers.
 
     Args:
         in_channels: Size of each input feature, ``-1`` to infer it.
@@ -48,21 +48,20 @@ class BuNN(nn.Module):
             (default: :obj:`None`)
         head_layers: Depth of the head. (default: ``1``)
         encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
-        activation)
+            activation)
         phi: ``"mlp"``, ``"sum"`` or ``"sage"``; or a module, copied for every layer; or a function
-        from
-            input and output size to a module. (default: ``"mlp"``)
+            from input and output size to a module. (default: ``"mlp"``)
         phi_layers: Depth of ``"sum"`` and ``"sage"``. (default: ``1``)
         phi_channels: Width of phi. (default: the network's own)
         shared_phi: Whether all layers use one phi. (default: :obj:`False`)
         phi_before_norm: Whether phi reads the stream before its normalisation. (default:
-        :obj:`True`) num_bundles, bundle_dim, time, learn_time, maps, pe_channels, weight, bias,
-        update,
-            normalization, method, tol, degree, num_eigs: As in :class:`bunn.BuNNConv`.
+            :obj:`True`)
+
+    All further keywords are those of :class:`bunn.BuNNConv`.
 
     Shapes:
         - **input:** as for :class:`bunn.BuNNConv`, and the graph of every node ``(n,)``
-        *(optional)*
+          *(optional)*
         - **output:** ``(n, out_channels)``, or ``(num_graphs, out_channels)`` with ``pooling``
     """
 
@@ -102,7 +101,10 @@ class BuNN(nn.Module):
         num_eigs: int | None = None,
     ) -> None:
         super().__init__()
+        num_params = num_bundles * num_map_params(maps, bundle_dim)
         unit = num_bundles * bundle_dim
+        if unit < 1:
+            raise ValueError(f"num_bundles={num_bundles}; it must be >= 1")
         if hidden_channels < 1 or hidden_channels % unit:
             fitting = max(1, round(hidden_channels / unit)) * unit
             raise ValueError(
@@ -118,13 +120,21 @@ class BuNN(nn.Module):
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.num_layers, self.out_channels = num_layers, out_channels or hidden_channels
         self.pooling, self.normalization = pooling, normalization
-        self.encoder = encoder or nn.Sequential(
-            Linear(in_channels, hidden_channels), nn.Dropout(dropout), activation_resolver(act)
-        )
+        self._linear_encoder = encoder is None
+        if encoder is None:
+            encoder = nn.Sequential(
+                Linear(in_channels, hidden_channels), nn.Dropout(dropout), activation_resolver(act)
+            )
+        self.encoder = encoder
         network = read_update(update)
+        if isinstance(update, str):
+            network = replace(network, act=act, dropout=dropout)
         if phi is None or isinstance(phi, str):
             phi = phi_factory(phi or "mlp", phi_layers, phi_channels, dropout, act)
-        num_params = num_bundles * num_map_params(maps, bundle_dim)
+        if not callable(phi):
+            raise TypeError(
+                f"phi={phi!r}; pass a name, a module, or a function (in, out) -> module"
+            )
         sizes = (hidden_channels + pe_channels, num_params)
         self.blocks = nn.ModuleList(
             BuNNBlock(
@@ -175,6 +185,7 @@ class BuNN(nn.Module):
         edge_weight: Tensor | None = None,
         pe: Tensor | None = None,
         batch: Tensor | None = None,
+        batch_size: int | None = None,
     ) -> Tensor:
         """Runs the model.
 
@@ -184,16 +195,45 @@ class BuNN(nn.Module):
             edge_weight: ``(e,)`` edge weights. (default: all one)
             pe: ``(n, pe_channels)`` positional encodings. (default: :obj:`None`)
             batch: ``(n,)`` the graph of every node, for pooling. (default: all in one)
+            batch_size: The number of graphs. (default: one more than the last in ``batch``)
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x is a {type(x).__name__}; pass a (num_nodes, in_channels) tensor")
         lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization)
+        if lap.device != x.device:
+            raise ValueError(f"x is on {x.device} and edge_index on {lap.device}; move one of them")
+        self._check_features(x)
         x = self.encoder(x)
+        if x.dim() != 2 or x.size(1) != self.hidden_channels:
+            raise ValueError(
+                f"the encoder returned shape {tuple(x.shape)}; the blocks read (num_nodes, "
+                f"{self.hidden_channels})"
+            )
         for block in self.blocks:
             x = block(x, lap, pe)
         x = self.norm(x)
+        if batch is not None and batch.shape != (x.size(0),):
+            raise ValueError(
+                f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
+                f"{x.size(0)} nodes"
+            )
         if self.pooling is not None:
-            x = POOLINGS[self.pooling](x, batch)
+            x = POOLINGS[self.pooling](x, batch, batch_size)
         out: Tensor = self.head(x)
         return out
+
+    def _check_features(self, x: Tensor) -> None:
+        """What the default encoder reads; an encoder of the user's own may read anything."""
+        if not self._linear_encoder:
+            return
+        if self.in_channels == -1 and x.dim() == 2:
+            self.in_channels = x.size(1)
+        if x.dim() != 2 or x.size(1) != self.in_channels:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {self.in_channels})"
+            )
+        if not x.is_floating_point():
+            raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
 
     def __repr__(self) -> str:
         return (

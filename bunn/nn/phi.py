@@ -107,7 +107,7 @@ class SAGEPhi(PhiNetwork):
     Args:
         in_channels: Size of the input, ``-1`` to infer it.
         out_channels: Map parameters per node.
-        hidden_channels: (default: ``out_channels``)
+        hidden_channels: (default: ``out_channels``, at least 32)
         num_layers: Residual blocks. (default: ``1``)
         dropout: After every linear layer but the last. (default: ``0.0``)
         act: The activation. (default: ``"gelu"``)
@@ -123,7 +123,7 @@ class SAGEPhi(PhiNetwork):
         act: str = "gelu",
     ) -> None:
         super().__init__()
-        hidden = hidden_channels or out_channels
+        hidden = hidden_channels or max(32, out_channels)
         self.act = activation_resolver(act)
         self.lin_in = nn.Sequential(
             Linear(in_channels, hidden), nn.Dropout(dropout), activation_resolver(act)
@@ -161,6 +161,8 @@ def phi_factory(
     phi: str, num_layers: int, hidden_channels: int | None, dropout: float, act: str
 ) -> PhiFactory:
     """The network called ``phi`` as a function of its input and output sizes."""
+    if num_layers < 1:
+        raise ValueError(f"phi_layers={num_layers}; it must be >= 1 (phi='mlp' ignores the graph)")
     factories: dict[str, PhiFactory] = {
         "mlp": lambda i, o: MLPPhi(i, o, hidden_channels, act),
         "sum": lambda i, o: SumGNNPhi(i, o, hidden_channels, num_layers, act),

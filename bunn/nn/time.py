@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,10 +11,22 @@ from torch import Tensor, nn
 
 from bunn.diffusion import Time, chebyshev_degree
 
+#: Learned times stop growing here, 1e13, where every graph has reached its limit.
+LARGEST_LOG = 30.0
 
-def log_spaced_times(num_bundles: int) -> tuple[float, ...]:
-    """A multi-scale start, one time per bundle: ``10^(k - b/2)`` for ``k = 0 .. b-1``."""
-    return tuple(10.0 ** (k - num_bundles / 2) for k in range(num_bundles))
+
+def log_spaced_times(num_bundles: int, low: float = 0.1, high: float = 100.0) -> tuple[float, ...]:
+    """A multi-scale start: one time per bundle, evenly spaced between the logarithms of two.
+
+    The authors' code starts at ``10^(k - b/2)``, ``k = 0 .. b-1``: ``low=10**(-b/2)``,
+    ``high=10**(b/2 - 1)``.
+    """
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"low={low}, high={high}; they must be finite, with 0 < low <= high")
+    if num_bundles == 1:
+        return (math.sqrt(low * high),)
+    ratio = high / low
+    return tuple(low * ratio ** (k / (num_bundles - 1)) for k in range(num_bundles))
 
 
 class DiffusionTime(nn.Module):
@@ -47,7 +60,7 @@ class DiffusionTime(nn.Module):
         super().__init__()
         self.start = _read(time, num_bundles)
         self.learn, self.tol = learn, tol
-        self._seen = -1
+        self._seen: tuple[object, int] = (None, -1)
         if learn:
             if not all(0 < start < math.inf for start in self.start):
                 raise ValueError(
@@ -57,13 +70,16 @@ class DiffusionTime(nn.Module):
             self.log_time = nn.Parameter(torch.empty(num_bundles))
             self._log_start = tuple(map(math.log, start))
             self.reset_parameters()
-        elif len(self.start) > 1:
-            self.register_buffer("fixed_time", self._fixed(), persistent=False)
-        self._raise_bound(2 * max(self.start) if learn else max(self.start))
+            self._set_bounds(min(start) / 2, 2 * max(start))
+        else:
+            finite = [start for start in self.start if start < math.inf]
+            self._set_bounds(min(self.start), max(finite, default=math.inf))
+            if len(self.start) > 1:
+                self.register_buffer("fixed_time", self._fixed(), persistent=False)
 
-    def _raise_bound(self, bound: float) -> None:
-        self._bound = bound
-        self._degree = chebyshev_degree(bound, self.tol) if math.isfinite(bound) else None
+    def _set_bounds(self, lower: float, upper: float) -> None:
+        self._lower, self._upper = lower, upper
+        self._degree = chebyshev_degree(upper, self.tol) if math.isfinite(upper) else None
 
     def reset_parameters(self) -> None:
         if self.learn:
@@ -73,7 +89,7 @@ class DiffusionTime(nn.Module):
     def forward(self) -> float | Tensor:
         """A number, or ``(b, 1, 1)`` times for a field of shape ``(n, b, d, p)``."""
         if self.learn:
-            return self.log_time.exp().view(-1, 1, 1)
+            return self.log_time.clamp(max=LARGEST_LOG).exp().view(-1, 1, 1)
         if len(self.start) == 1:
             return self.start[0]
         return self.fixed_time
@@ -81,39 +97,50 @@ class DiffusionTime(nn.Module):
     def per_column(self, channels: torch.Size) -> Time:
         """The time as the diffusion methods take it, for fields of shape ``(n, *channels)``."""
         time = self()
-        if isinstance(time, Tensor) and not self.learn:
-            value = time.expand(channels).reshape(-1)
-            return Time(value, min(self.start), max(self.start))
-        if isinstance(time, Tensor) and time.is_cuda:
-            return Time(time.expand(channels).reshape(-1), None, None)
-        return Time.of(time, channels)
-
-    def degree(self) -> int | None:
-        """The degree for times on a GPU; :obj:`None` where the method may read the times."""
-        if self.learn:
-            if not self.log_time.is_cuda:
-                return None
-            if not (torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()):
-                self.refresh()
-        elif len(self.start) == 1 or not self.fixed_time.is_cuda:
-            return None
-        return self._degree
+        if not isinstance(time, Tensor):
+            return Time(time, time, time)
+        if not self.learn and min(self.start) == math.inf:
+            return Time(math.inf, math.inf, math.inf)
+        value = time.reshape(1) if time.numel() == 1 else time.expand(channels).reshape(-1)
+        if self.learn and not value.is_cuda:
+            known = Time.of(value, value.shape)
+            return Time(value, known.lower, known.upper, constant=False)
+        if self.learn and not (
+            torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
+        ):
+            self.refresh()
+        infinite = None
+        if not self.learn and max(self.start) == math.inf:
+            infinite = torch.isinf(value)
+            value = value.masked_fill(infinite, 0.0)
+        return Time(value, self._lower, self._upper, infinite, not self.learn, self._degree)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def refresh(self) -> None:
-        """Raises the bound on the learned times if one has outgrown it."""
-        if self.learn and self._seen != self.log_time._version:
-            self._seen = self.log_time._version
-            largest = math.exp(float(self.log_time.detach().max()))
-            if not largest <= self._bound:
-                self._raise_bound(2 * largest)
+        """Looks at the learned times, and moves the bounds if they no longer fit."""
+        if not self.learn:
+            return
+        parameter = self.log_time
+        seen, version = self._seen
+        if isinstance(seen, weakref.ref) and seen() is parameter and version == parameter._version:
+            return
+        inner = parameter.detach()
+        while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+            inner = torch._C._functorch.get_unwrapped(inner)
+        self._seen = (weakref.ref(parameter), parameter._version)
+        low, high = (math.exp(min(float(b), LARGEST_LOG)) for b in torch.aminmax(inner))
+        if not (self._lower <= low and self._upper / 8 <= high <= self._upper):
+            self._set_bounds(low / 2, 2 * high)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_seen": (None, -1)}  # a weak reference does not travel
 
     def _fixed(self) -> Tensor:
         return torch.tensor(self.start, dtype=torch.float64).view(-1, 1, 1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionTime:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._seen = -1
+        self._seen = (None, -1)
         if not self.learn and len(self.start) > 1:  # moves with the layer, but is never rounded
             self.fixed_time = self._fixed().to(self.fixed_time.device)
         return self
@@ -124,6 +151,8 @@ class DiffusionTime(nn.Module):
 
 
 def _read(time: float | Sequence[float], num_bundles: int) -> tuple[float, ...]:
+    if not isinstance(time, (float, int, Sequence)):
+        raise TypeError(f"time is a {type(time).__name__}; pass a number, or one per bundle")
     if isinstance(time, (float, int)):
         times: tuple[float, ...] = (float(time),)
     elif len(time) != num_bundles:

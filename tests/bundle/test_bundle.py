@@ -101,6 +101,14 @@ def test_energy_is_the_edge_sum_and_decreases_along_the_flow(graph, maps):
     assert float(energies[-1]) >= -1e-9
 
 
+def test_small_energies_do_not_drown_in_rounding():
+    lap = zoo_laplacian("grid", "rw")
+    bundle = FlatBundle(torch.zeros(lap.num_nodes, 1, 1))
+    x = torch.ones(lap.num_nodes, 2) + 1e-5 * torch.randn(lap.num_nodes, 2)
+    exact = FlatBundle(torch.zeros(lap.num_nodes, 1, 1).double()).energy(x.double(), lap)
+    assert float(bundle.energy(x, lap)) == pytest.approx(float(exact), rel=1e-2)
+
+
 def test_energy_of_the_symmetric_laplacian():
     lap = zoo_laplacian("weighted", "sym")
     bundle = random_bundle(lap.num_nodes, b=1)

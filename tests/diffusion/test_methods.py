@@ -52,6 +52,25 @@ def test_auto_takes_the_limit_when_it_is_exact():
     assert choice(lap_of(nx.path_graph(400)), 8, 1e4) != "limit"
 
 
+def test_auto_finds_out_quickly_that_a_graph_has_not_relaxed():
+    """A long path has a gap of 1e-8 that no eigensolver should be asked for."""
+    lap = lap_of(nx.disjoint_union(nx.path_graph(20_000), nx.empty_graph(500)))
+    x = torch.randn(lap.num_nodes, 2)
+    assert choice(lap, 2, 3000.0) == "chebyshev"
+    assert lap.known_spectral_gap is None
+    assert lap.relaxation[1e-5][0] == 3000.0
+    assert diffuse(x, lap, 3000.0).isfinite().all()
+
+
+@given(graph=graphs(), time=st.floats(1e3, 1e12), tol=st.sampled_from([1e-3, 1e-8]))
+def test_auto_at_very_large_times(graph, time, tol):
+    lap = Laplacian(*graph).to(torch.float64)
+    x = torch.randn(lap.num_nodes, 2, dtype=torch.float64)
+    exact = diffuse(x, lap, time, method="spectral", tol=1e-14)
+    fresh = Laplacian(*graph).to(torch.float64)
+    assert relative_error(diffuse(x, fresh, time, tol=tol), exact, x, lap) <= tol
+
+
 def test_auto_forms_kernels_of_small_graphs_only():
     small = lap_of(nx.cycle_graph(20))
     batch = lap_of(nx.disjoint_union_all([nx.cycle_graph(20)] * 50))
@@ -67,6 +86,14 @@ def test_auto_uses_a_spectrum_that_is_there():
     assert choice(lap, 64, learned) == "chebyshev"
     lap.block_spectrum()
     assert choice(lap, 64, learned) == "spectral"
+
+
+def test_spectral_uses_a_block_spectrum_of_any_size(monkeypatch):
+    monkeypatch.setattr("bunn.diffusion.spectral.FULL_SIZE", 10)
+    monkeypatch.setattr("bunn.laplacian.lowest_eigenpairs", None)
+    lap = lap_of(nx.cycle_graph(30))
+    lap.block_spectrum()
+    assert diffuse(torch.randn(30, 2), lap, 1.0, method="spectral").isfinite().all()
 
 
 def test_auto_does_not_let_a_learned_time_lose_its_gradient():
@@ -167,6 +194,11 @@ BAD_CALLS = {
         r"method='euler' is unknown; use 'auto' or one of \['taylor', 'chebyshev', 'spectral', "
         r"'dense', 'limit'\]",
     ),
+    "taylor at infinity": (
+        {"method": "taylor", "degree": 3, "time": math.inf},
+        ValueError,
+        "time is inf, where a Taylor polynomial is too",
+    ),
     "negative degree": ({"method": "taylor", "degree": -1}, ValueError, "degree=-1"),
     "fractional degree": ({"method": "taylor", "degree": 1.5}, ValueError, "degree=1.5"),
     "degree for auto": ({"degree": 4}, ValueError, "degree=4 is not used by method='auto'"),
@@ -254,6 +286,90 @@ def test_autocast_keeps_bf16_features_and_sums_in_float32():
     assert full.dtype == torch.float32
     exact = diffuse(x.bfloat16().double(), lap, 0.5)
     torch.testing.assert_close(half.double(), exact, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["chebyshev", "auto"])
+def test_backward_inside_autocast(method):
+    lap = lap_of(nx.random_regular_graph(3, 3000, seed=0))
+    x = torch.randn(3000, 2, requires_grad=True)
+    (expected,) = torch.autograd.grad(diffuse(x, lap, 1.0, method=method).square().sum(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (found,) = torch.autograd.grad(diffuse(x, lap, 1.0, method=method).square().sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "dense"])
+def test_inference_first_and_training_after(method):
+    """As a sanity check of the validation loop does."""
+    lap = lap_of(nx.cycle_graph(12))
+    x = torch.randn(12, 2)
+    with torch.inference_mode():
+        expected = diffuse(x, lap, 1.0, method=method)
+        diffuse(x.double(), lap, 1.0, method=method)
+    for dtype in (torch.float32, torch.float64):
+        z = x.clone().to(dtype).requires_grad_()
+        y = diffuse(z, lap, 1.0, method=method)
+        y.sum().backward()
+        assert z.grad.isfinite().all()
+    torch.testing.assert_close(y.detach().float(), expected.clone(), rtol=0, atol=1e-4)
+
+
+def test_gradients_of_a_batch_of_times():
+    """vmap(grad(...)): every level of the transforms is looked through."""
+    lap = zoo_laplacian("star", "rw")
+    x = torch.randn(lap.num_nodes, 3, dtype=torch.float64)
+    times = torch.tensor([0.3, 2.0, 7.0], dtype=torch.float64)
+    loss = lambda t: diffuse(x, lap, t, tol=1e-12).square().sum()  # noqa: E731
+    found = torch.func.vmap(torch.func.grad(loss))(times)
+    torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(t) for t in times]))
+    with pytest.raises(ValueError, match="method='limit' needs to know the times"):
+        torch.func.vmap(lambda t: diffuse(x, lap, t, method="limit"))(times)
+    with pytest.raises(ValueError, match="method='spectral' with tol needs to know the times"):
+        torch.func.vmap(lambda t: diffuse(x, lap, t, method="spectral", num_eigs=3))(times)
+
+
+@pytest.mark.parametrize("time", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("graph", ["grid", "star", "ring"])
+def test_float32_meets_tol_at_large_times(graph, time):
+    """Rounding the operator moves heat by t * eps; that must not be seen."""
+    if graph == "ring":  # weights from 1e-4 to 1e4: a tiny gap
+        edge_index, n = edges_of(nx.cycle_graph(20))
+        exponent = ((edge_index.sum(0) * 7) % 9 - 4).double()
+        lap = Laplacian(edge_index, 10**exponent, n)
+    else:
+        lap = lap_of(nx.grid_2d_graph(4, 5) if graph == "grid" else nx.star_graph(1000))
+    x = torch.randn(lap.num_nodes, 4)
+    exact = diffuse(x.double(), lap, time, method="spectral")
+    learned = torch.full((4,), time, requires_grad=True)
+    for t in (time, learned, torch.tensor([time, 1.0, time, time])):
+        y = diffuse(x, lap, t, tol=1e-5).detach()
+        columns = [0, 2, 3]
+        error = relative_error(y[:, columns], exact[:, columns], x[:, columns], lap)
+        assert error <= 1e-5 + float(lap.edge_index[0].bincount().max()) * 1.2e-7
+
+
+def test_weights_of_any_size_give_the_same():
+    edge_index, n = edges_of(nx.barbell_graph(4, 2))
+    x = torch.randn(n, 3)
+    for time in (1.0, 1e5, math.inf):
+        for method in ("auto", "chebyshev", "spectral", "dense"):
+            expected = diffuse(x, Laplacian(edge_index), time, method=method)
+            for size in (1e-200, 1e-80, 1e80, 1e200):
+                weight = torch.full((edge_index.size(1),), size, dtype=torch.float64)
+                y = diffuse(x, Laplacian(edge_index, weight), time, method=method)
+                torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mixtures_of_small_and_huge_times_are_cheap():
+    lap = lap_of(nx.grid_2d_graph(4, 5)).to(torch.float64)
+    x = torch.randn(20, 128, dtype=torch.float64)
+    times = torch.tensor([1.0, 1e9] * 64, dtype=torch.float64)
+    y = diffuse(x, lap, times)
+    torch.testing.assert_close(y[:, ::2], diffuse(x[:, ::2], lap, 1.0), rtol=0, atol=1e-4)
+    mean = diffuse(x[:, 1::2], lap, math.inf)
+    torch.testing.assert_close(y[:, 1::2], mean, rtol=0, atol=1e-4)
+    late = torch.tensor([1e9, math.inf] * 64, dtype=torch.float64)
+    torch.testing.assert_close(diffuse(x, lap, late, method="limit"), diffuse(x, lap, math.inf))
 
 
 def test_non_contiguous_features():

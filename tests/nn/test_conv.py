@@ -1,4 +1,5 @@
 import copy
+import gc
 import math
 import pickle
 import warnings
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.nn import GCN
+from torch_geometric.utils import coalesce
 
+import bunn.sharing
 from bunn import BuNNConv, FlatBundle, Laplacian, diffuse, heat_kernel, num_map_params
 from bunn.bundle import MAPS
 from bunn.nn import UPDATES, Update, log_spaced_times
@@ -182,7 +185,9 @@ def test_phi_reads_features_and_encodings():
     x, pe, other = torch.randn(NODES, 4), torch.randn(NODES, 1), torch.randn(NODES, 4)
     conv(x, GRID, pe=pe)
     assert torch.equal(seen["x"], torch.cat((x, pe), dim=1))
-    assert seen["edge_index"] is GRID
+    assert torch.equal(seen["edge_index"], coalesce(GRID))
+    conv(x, torch.cat((GRID, GRID), dim=1), pe=pe)
+    assert torch.equal(seen["edge_index"], coalesce(GRID))
     conv(x, Laplacian(GRID), pe=pe, phi_x=other)
     assert torch.equal(seen["x"], torch.cat((other, pe), dim=1))
     assert torch.equal(seen["edge_index"], Laplacian(GRID).edge_index)
@@ -235,7 +240,21 @@ def test_learned_times(time):
 
 
 def test_log_spaced_times():
-    assert log_spaced_times(4) == (0.01, 0.1, 1.0, 10.0)
+    assert log_spaced_times(4) == pytest.approx((0.1, 1.0, 10.0, 100.0))
+    assert log_spaced_times(4, 1e-2, 10) == pytest.approx((0.01, 0.1, 1.0, 10.0))
+    assert log_spaced_times(1) == pytest.approx((math.sqrt(10),))
+    with pytest.raises(ValueError, match="low=0, high=1"):
+        log_spaced_times(3, 0, 1)
+
+
+def test_learned_times_that_run_away_keep_finite_gradients():
+    conv = BuNNConv(4, 4, num_bundles=2, learn_time=True)
+    with torch.no_grad():
+        conv.time.log_time[0] = 100.0
+    y = conv(torch.randn(NODES, 4), GRID)
+    y.square().sum().backward()
+    assert y.isfinite().all()
+    assert conv.time.log_time.grad.isfinite().all()
 
 
 def test_fixed_times_are_never_rounded():
@@ -386,11 +405,70 @@ def test_a_graph_that_changes_is_built_anew():
     assert torch.equal(laplacian_of(edge_index, None, NODES, "rw").dense(), Laplacian(GRID).dense())
 
 
-def test_works_in_inference_mode():
-    conv = BuNNConv(4, 4)
+def test_inference_first_and_training_after():
+    conv, edge_index = BuNNConv(4, 4, phi=GCN(4, 4, 1, 1)), GRID.clone()
     with torch.inference_mode():
-        y = conv(torch.ones(NODES, 4), GRID.clone())
-    assert y.shape == (NODES, 4)
+        assert conv(torch.ones(NODES, 4), edge_index).shape == (NODES, 4)
+        assert conv(torch.ones(NODES, 4), GRID.clone()).shape == (NODES, 4)
+    conv(torch.ones(NODES, 4), edge_index).sum().backward()
+    assert all(p.grad is not None for p in conv.parameters())
+
+
+def test_weights_that_want_a_gradient_are_refused_even_if_the_graph_is_known():
+    conv, weight = BuNNConv(4, 4), torch.ones(GRID.size(1), requires_grad=True)
+    x = torch.ones(NODES, 4)
+    with torch.no_grad():
+        conv(x, GRID, weight)
+    with pytest.raises(ValueError, match="edge_weight requires a gradient"):
+        conv(x, GRID, weight)
+
+
+def test_graphs_are_forgotten(monkeypatch):
+    monkeypatch.setattr(bunn.sharing, "REMEMBERED", 2)
+    bunn.sharing.forget_graphs()
+    graphs = [GRID.clone() for _ in range(4)]
+    for edge_index in graphs:
+        laplacian_of(edge_index, None, NODES, "rw")
+    assert len(bunn.sharing._BUILT) == 2
+    del graphs, edge_index
+    gc.collect()
+    assert len(bunn.sharing._BUILT) == 0
+
+
+def test_a_phi_that_is_passed_keeps_its_weights():
+    phi = GCN(4, 4, 1, 1)
+    before = copy.deepcopy(phi.state_dict())
+    BuNNConv(4, 4, phi=phi)
+    assert all(torch.equal(before[name], value) for name, value in phi.state_dict().items())
+    with pytest.raises(TypeError, match="phi='sage'; pass a module"):
+        BuNNConv(4, 4, phi="sage")
+
+
+def test_lazy_layer_without_weight_keeps_the_channels():
+    with pytest.raises(
+        ValueError, match=r"x has shape \(72, 5\); the layer reads \(num_nodes, 6\)"
+    ):
+        BuNNConv(-1, 6, weight=False)(torch.ones(NODES, 5), GRID)
+
+
+def test_learned_times_leave_no_kernels_behind():
+    conv, lap = BuNNConv(4, 4, learn_time=True), Laplacian(GRID)
+    for _ in range(3):
+        with torch.no_grad():
+            conv.time.log_time.add_(0.1)
+            conv(torch.ones(NODES, 4), lap)
+    assert len(lap.kernels) == 0
+
+
+def test_infinite_times_beside_finite_ones_compile():
+    torch._dynamo.reset()
+    conv = BuNNConv(4, 4, num_bundles=2, time=(0.5, math.inf))
+    x, lap = torch.randn(NODES, 4), Laplacian(GRID)
+    expected = conv(x, lap)
+    compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, lap), expected)
+    endless = BuNNConv(4, 4, num_bundles=2, time=(math.inf, math.inf))
+    assert endless(x, lap).isfinite().all()
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -398,6 +476,9 @@ def test_works_in_inference_mode():
 BAD_LAYERS = {
     "bias": ({"bias": "middle"}, "bias='middle'; use 'global', 'local' or None"),
     "method": ({"method": "euler"}, "method='euler' is unknown; use 'auto' or one of"),
+    "taylor": ({"method": "taylor"}, "method='taylor' needs degree"),
+    "degree": ({"degree": 8}, "degree=8 is not used by method='auto'"),
+    "normalization": ({"normalization": "none"}, "normalization='none' is unknown"),
     "maps": ({"maps": "spin"}, "maps='spin' is unknown; use one of"),
     "update": ({"update": "never"}, r"update='never' is unknown; use one of \['before'"),
     "tol": ({"tol": 0}, "tol=0; it must be positive"),
@@ -438,7 +519,10 @@ def test_bad_inputs():
         ValueError, match="pe is missing, but the layer was built with pe_channels=3"
     ):
         BuNNConv(4, 4, pe_channels=3)(x, GRID)
-    with pytest.raises(ValueError, match=r"pe has shape \(72, 3\); pe_channels=0"):
+    with pytest.raises(
+        ValueError,
+        match="pe is given, but the layer was built without; build it with pe_channels=3",
+    ):
         BuNNConv(4, 4)(x, GRID, pe=pe)
     with pytest.raises(ValueError, match=r"phi returned shape \(72, 4\)"):
         BuNNConv(4, 4, phi=GCN(4, 4, 1))(x, GRID)
@@ -448,8 +532,6 @@ def test_bad_inputs():
         BuNNConv(4, 4)(x, Laplacian(GRID), torch.ones(GRID.size(1)))
     with pytest.raises(ValueError, match="x is on meta"):
         BuNNConv(4, 4)(x.to("meta"), GRID)
-    with pytest.raises(ValueError, match="method='taylor' needs degree"):
-        BuNNConv(4, 4, method="taylor")(x, GRID)
 
 
 @pytest.mark.parametrize(

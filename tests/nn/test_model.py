@@ -8,8 +8,8 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GIN
 
-from bunn import BuNN, Laplacian
-from bunn.nn import UPDATES, SAGEPhi, SumGNNPhi, Update
+from bunn import BuNN, BuNNConv, Laplacian
+from bunn.nn import UPDATES, BuNNBlock, SAGEPhi, SumGNNPhi, Update
 from tests.graphs import ZOO
 
 GRID, NODES = ZOO["grid"]()
@@ -49,6 +49,8 @@ def test_graph_output(pooling):
     alone = torch.cat([model(graph.x, graph.edge_index) for graph in graphs])
     assert together.shape == (2, 4)
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    padded = model(batch.x, batch.edge_index, batch=batch.batch, batch_size=3)
+    assert padded.shape == (3, 4)
 
 
 def test_without_output_size_the_hidden_features_are_returned():
@@ -108,13 +110,56 @@ def test_keywords_reach_the_layers():
     assert taylor(torch.randn(NODES, 3), GRID).isfinite().all()
 
 
-def test_deep_models_do_not_collapse_or_explode():
-    """64 layers at t = infinity, where a trivial bundle gives every node the same features."""
+class Angles(nn.Module):
+    """A bundle of given angles, the same in every layer."""
+
+    def __init__(self, angles: torch.Tensor) -> None:
+        super().__init__()
+        self.angles = angles
+
+    def forward(self, x, edge_index):
+        return self.angles
+
+
+@torch.no_grad()
+def test_bundles_keep_nodes_apart_that_a_trivial_bundle_gives_the_same_features():
+    """32 layers at t = infinity, without residual connections."""
     torch.manual_seed(0)
-    model = BuNN(3, 16, 64, num_bundles=8, time=math.inf)
-    y = model(torch.randn(NODES, 3), GRID)
-    assert y.isfinite().all()
-    assert float(((y - y.mean(0)).norm() / y.norm()).detach()) > 0.1
+    options = {"num_bundles": 8, "time": math.inf, "residual": False, "maps": "rotation"}
+    spread = {}
+    for name, angles in (("random", torch.randn(NODES, 8)), ("trivial", torch.zeros(NODES, 8))):
+        model = BuNN(3, 16, 32, phi=Angles(angles), shared_phi=True, **options)
+        y = model(torch.randn(NODES, 3), GRID)
+        assert y.isfinite().all()
+        spread[name] = float((y - y.mean(0)).norm() / y.norm())
+    assert spread["random"] > 0.1
+    assert spread["trivial"] < 1e-5
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("phi_before_norm", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+def test_block_is_its_formula(norm_first, phi_before_norm, residual):
+    conv = BuNNConv(8, 8, num_bundles=2)
+    block = BuNNBlock(
+        conv, norm_first=norm_first, phi_before_norm=phi_before_norm, residual=residual
+    )
+    nn.init.uniform_(block.norm.weight)
+    x, lap, act = torch.randn(NODES, 8), Laplacian(GRID), nn.functional.gelu
+    if norm_first:
+        z = block.norm(x)
+        h = act(conv(z, lap, phi_x=x if phi_before_norm else z))
+    else:
+        h = act(block.norm(conv(x, lap)))
+    torch.testing.assert_close(block(x, lap), x + h if residual else h)
+
+
+def test_activation_and_dropout_reach_a_named_update():
+    model = BuNN(3, 8, 1, act="relu", dropout=0.3, update="mlp")
+    conv = model.blocks[0].conv
+    assert (conv.update.act, conv.update.dropout) == ("relu", 0.3)
+    own = BuNN(3, 8, 1, act="relu", update=Update("after", 2, act="tanh")).blocks[0].conv.update
+    assert own.act == "tanh"
 
 
 def test_far_nodes_are_heard_in_one_layer():
@@ -136,6 +181,8 @@ def test_lazy_input_and_own_encoder():
     assert BuNN(-1, 8, 1, 2)(torch.randn(NODES, 5), GRID).shape == (NODES, 2)
     model = BuNN(1, 8, 1, encoder=nn.Embedding(10, 8))
     assert model(torch.randint(10, (NODES,)), GRID).shape == (NODES, 8)
+    identity = nn.Sequential()
+    assert BuNN(8, 8, 1, encoder=identity).encoder is identity
 
 
 def test_reset_parameters():
@@ -166,6 +213,8 @@ BAD_MODELS = {
     "pooling": ({"pooling": "median"}, "pooling='median'; use one of"),
     "norm": ({"norm": "instance"}, "norm='instance'; use 'layer', 'batch' or None"),
     "phi": ({"phi": "magic"}, r"phi='magic' is unknown; use one of \['mlp', 'sum', 'sage'\]"),
+    "bundles": ({"num_bundles": 0}, "num_bundles=0; it must be >= 1"),
+    "phi depth": ({"phi": "sum", "phi_layers": 0}, "phi_layers=0; it must be >= 1"),
     "head": ({"head_layers": 0}, "head_layers=0; it must be >= 1"),
 }
 
@@ -175,6 +224,26 @@ def test_bad_models(case):
     options, message = BAD_MODELS[case]
     with pytest.raises(ValueError, match=message):
         BuNN(**{"in_channels": 3, "hidden_channels": 8, "num_layers": 1, **options})
+
+
+def test_bad_inputs():
+    model, x = BuNN(3, 8, 1, 2, pooling="mean"), torch.randn(NODES, 3)
+    with pytest.raises(
+        ValueError, match=r"x has shape \(72, 2\); the model reads \(num_nodes, 3\)"
+    ):
+        model(x[:, :2], GRID)
+    with pytest.raises(TypeError, match=r"x has dtype torch\.int64"):
+        model(x.long(), GRID)
+    with pytest.raises(TypeError, match="x is a list"):
+        model([[1.0]], GRID)
+    with pytest.raises(ValueError, match="x is on meta and edge_index on cpu"):
+        model(x.to("meta"), GRID)
+    with pytest.raises(ValueError, match=r"batch has shape \(5,\); it holds one graph index"):
+        model(x, GRID, batch=torch.zeros(5).long())
+    with pytest.raises(ValueError, match=r"the encoder returned shape \(72, 4\)"):
+        BuNN(3, 8, 1, encoder=nn.Linear(3, 4))(x, GRID)
+    with pytest.raises(TypeError, match="phi=3; pass a name, a module, or a function"):
+        BuNN(3, 8, 1, phi=3)
 
 
 def test_repr():

@@ -28,6 +28,13 @@ def test_shapes_gradients_and_forms_of_a_graph(name):
     torch.testing.assert_close(phi(x, sym), params)
 
 
+@pytest.mark.parametrize("network", [MLPPhi, SumGNNPhi, SAGEPhi])
+def test_one_bundle_gets_an_angle_of_its_own_at_every_node(network):
+    torch.manual_seed(0)
+    angles = network(5, 1)(torch.randn(NODES, 5), EDGES)
+    assert angles.std() > 1e-2
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_equivariance(name):
     phi, x = NETWORKS[name](), torch.randn(NODES, 5)
@@ -75,6 +82,7 @@ def test_lazy_input(network):
 def test_default_widths():
     assert MLPPhi(8, 100).lin_in.out_channels == 100
     assert MLPPhi(8, 1).lin_in.out_channels == 32
+    assert SAGEPhi(8, 1).lin_in[0].out_channels == 32
     assert SumGNNPhi(8, 16).hidden_channels == 32
 
 
