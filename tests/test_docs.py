@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import bunn
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -37,6 +39,10 @@ def test_benchmark_page_is_current():
     from benchmarks.report import PAGE, page  # noqa: PLC0415
 
     assert PAGE.read_text() == page()
+
+
+def test_citation_names_this_version():
+    assert f"version: {bunn.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_import_is_light():

@@ -272,7 +272,7 @@ def polynomial_heat(
         if rounding > 16 and lap.dtype != torch.float64:
             wide = x.double()
             return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
-        if rounding > 0.1:
+        if rounding > 2:
             even = component_mean(x.to(lap.dtype), lap)
             rest = _recurrence(x.to(lap.dtype) - even, lap, time, recurrence, degree, options.tol)
             return (even + rest).to(x.dtype)

@@ -100,6 +100,11 @@ class BuNNConv(nn.Module):
                 f"weight=False keeps the channels, but in_channels={in_channels} and "
                 f"out_channels={out_channels}; make them equal"
             )
+        self.update = read_update(update)
+        if not weight and (self.update.num_layers > 1 or self.update.concat is not None):
+            raise ValueError(
+                f"weight=False leaves no network for update={update!r}; use update='before'"
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.num_bundles, self.bundle_dim = num_bundles, bundle_dim
         self.maps, self.pe_channels = maps, pe_channels
@@ -111,7 +116,6 @@ class BuNNConv(nn.Module):
             raise ValueError(
                 f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
             )
-        self.update = read_update(update)
 
         self.num_params = num_bundles * num_map_params(maps, bundle_dim)
         if isinstance(phi, str) or (phi is not None and not callable(phi)):

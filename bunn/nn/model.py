@@ -238,7 +238,8 @@ class BuNN(nn.Module):
     def __repr__(self) -> str:
         return (
             f"{self.__class__.__name__}({self.in_channels}, {self.hidden_channels}, "
-            f"num_layers={self.num_layers}, out_channels={self.out_channels})"
+            f"num_layers={self.num_layers}, out_channels={self.out_channels}, "
+            f"conv={self.blocks[0].conv!r})"
         )
 
 

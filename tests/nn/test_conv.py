@@ -489,6 +489,10 @@ BAD_LAYERS = {
     "times": ({"time": (1.0, 2.0)}, "time holds 2 values; give one, or num_bundles=1 of them"),
     "learned zero": ({"time": 0.0, "learn_time": True}, "starts at a finite value > 0"),
     "learned infinity": ({"time": math.inf, "learn_time": True}, "starts at a finite value > 0"),
+    "no network": (
+        {"weight": False, "out_channels": 4, "update": "mlp"},
+        "weight=False leaves no network for update='mlp'",
+    ),
     "weight": ({"weight": False}, "weight=False keeps the channels, but in_channels=4"),
 }
 
@@ -497,7 +501,7 @@ BAD_LAYERS = {
 def test_bad_layers(case):
     options, message = BAD_LAYERS[case]
     with pytest.raises(ValueError, match=message):
-        BuNNConv(4, 6, **options)
+        BuNNConv(**{"in_channels": 4, "out_channels": 6, **options})
 
 
 def test_bad_sizes():

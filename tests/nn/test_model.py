@@ -247,4 +247,6 @@ def test_bad_inputs():
 
 
 def test_repr():
-    assert repr(BuNN(3, 8, 2, 4)) == "BuNN(3, 8, num_layers=2, out_channels=4)"
+    model = BuNN(3, 8, 2, 4)
+    conv = repr(model.blocks[0].conv)
+    assert repr(model) == f"BuNN(3, 8, num_layers=2, out_channels=4, conv={conv})"
