@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,24 +54,10 @@ def block_spectrum(lap: Laplacian) -> BlockSpectrum:
 def lowest_eigenpairs(lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:
     """The ``count <= n`` lowest eigenvalues ``(count,)`` and eigenvectors ``(n, count)``."""
     n, device = lap.num_nodes, lap.device
-    row, col, value = (part.cpu().numpy() for part in lap.coordinates())
-    matrix = csr_array((value, (row, col)), shape=(n, n))
-    root = lap.null_vector.cpu()
-    order = lap.blocks.order.cpu()
     candidates: list[tuple[Tensor, Tensor, Tensor]] = []  # nodes, eigenvalues, eigenvectors
-    start = 0
-    for m, s in lap.blocks.shapes:
-        nodes = order[start : start + m * s].view(m, s)
-        start += m * s
-        keep = min(count, s)
-        if s <= max(DENSE_SIZE, 2 * keep):
-            values, vectors = _dense(_dense_blocks(matrix, nodes), root[nodes].unsqueeze(-1))
-            candidates += zip(nodes, values[:, :keep], vectors[:, :, :keep], strict=True)
-        else:
-            for part in nodes:
-                index = part.numpy()
-                pair = _lanczos(matrix[index][:, index], root[part].numpy(), keep)
-                candidates.append((part, *pair))
+    for nodes, null, block in _component_groups(lap):
+        values, vectors = _lowest_of_group(block, null, min(count, nodes.size(1)))
+        candidates += zip(nodes, values, vectors, strict=True)
 
     merged = torch.cat([values for _, values, _ in candidates])
     lowest = torch.argsort(merged, stable=True)[:count]
@@ -162,28 +149,40 @@ def _shift_invert(
 
 def smallest_nonzero(lap: Laplacian) -> float:
     """The smallest non-zero eigenvalue of ``I - S``, component by component."""
-    gap = float("inf")
+    gaps = [
+        float(_lowest_of_group(block, null, 2)[0][:, 1].min())
+        for nodes, null, block in _component_groups(lap)
+        if nodes.size(1) > 1
+    ]
+    return min(gaps, default=float("inf"))
+
+
+def _component_groups(lap: Laplacian) -> Iterator[tuple[Tensor, Tensor, csr_array[np.float64]]]:
+    """For each size: the nodes ``(m, s)``, the null vectors ``(m, s, 1)``, the blocks of ``S``."""
     row, col, value = (part.cpu().numpy() for part in lap.coordinates())
-    matrix = csr_array((value, (row, col)), shape=(lap.num_nodes, lap.num_nodes))
-    root = lap.null_vector.cpu()
-    order, start = lap.blocks.order.cpu(), 0
+    rank, order = lap.blocks.rank.cpu().numpy(), lap.blocks.order.cpu()
+    ordered = csr_array((value, (rank[row], rank[col])), shape=(lap.num_nodes, lap.num_nodes))
+    null = lap.null_vector.cpu()[order]
+    start = 0
     for m, s in lap.blocks.shapes:
-        nodes = order[start : start + m * s].view(m, s)
+        part = slice(start, start + m * s)
+        yield order[part].view(m, s), null[part].view(m, s, 1), ordered[part, part]
         start += m * s
-        if s == 1:
-            continue
-        if s <= DENSE_SIZE:
-            values, _ = _dense(_dense_blocks(matrix, nodes), root[nodes].unsqueeze(-1))
-            gap = min(gap, float(values[:, 1].min()))
-        else:
-            for part in nodes:
-                index = part.numpy()
-                values, _ = _lanczos(matrix[index][:, index], root[part].numpy(), 2)
-                gap = min(gap, float(values[1]))
-    return gap
 
 
-def _dense_blocks(matrix: csr_array[np.float64], nodes: Tensor) -> Tensor:
-    return torch.stack(
-        [torch.from_numpy(matrix[part][:, part].toarray()) for part in nodes.numpy()]
-    )
+def _lowest_of_group(
+    block: csr_array[np.float64], null: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """The ``count <= s`` lowest eigenpairs ``(m, count)``, ``(m, s, count)`` of each component."""
+    m, s, _ = null.shape
+    if s <= max(DENSE_SIZE, 2 * count):
+        entries = block.tocoo()
+        stack = np.zeros((m, s, s))
+        stack[entries.row // s, entries.row % s, entries.col % s] = entries.data
+        values, vectors = _dense(torch.from_numpy(stack), null)
+        return values[:, :count], vectors[:, :, :count]
+    pairs = [
+        _lanczos(block[i * s : (i + 1) * s, i * s : (i + 1) * s], null[i, :, 0].numpy(), count)
+        for i in range(m)
+    ]
+    return torch.stack([values for values, _ in pairs]), torch.stack([found for _, found in pairs])

@@ -36,15 +36,18 @@ def limit(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 def component_mean(x: Tensor, lap: Laplacian) -> Tensor:
     """The projection of ``x: (n, c)`` on the null space of ``L``."""
-    label, count = lap.components, lap.num_components
+    return null_part(x.to(lap.dtype), lap).to(x.dtype).expand(x.shape).contiguous()
+
+
+def null_part(z: Tensor, lap: Laplacian) -> Tensor:
+    """:func:`component_mean` in the precision of ``lap``: ``(n, c)``, or ``(1, c)`` for all."""
     gather, spread = lap.stationary, None
     if lap.normalization == "sym":
         gather = lap.null_vector.to(lap.dtype)
         spread = gather.unsqueeze(1)
-    z = x.to(lap.dtype)
-    if count == 1:
-        y = (gather @ z).expand(lap.num_nodes, -1)
+    if lap.num_components == 1:
+        y = (gather @ z).unsqueeze(0)
     else:
-        sums = z.new_zeros(count, z.size(1)).index_add(0, label, gather.unsqueeze(1) * z)
-        y = sums[label]
-    return (y if spread is None else spread * y).to(x.dtype).contiguous()
+        sums = z.new_zeros(lap.num_components, z.size(1))
+        y = sums.index_add(0, lap.components, gather.unsqueeze(1) * z)[lap.components]
+    return y if spread is None else spread * y

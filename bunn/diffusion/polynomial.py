@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree
-from bunn.diffusion.limit import component_mean
+from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor
 from bunn.laplacian import Laplacian
@@ -273,8 +273,8 @@ def polynomial_heat(
             wide = x.double()
             return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
         if rounding > 2:
-            even = component_mean(x.to(lap.dtype), lap)
-            rest = _recurrence(x.to(lap.dtype) - even, lap, time, recurrence, degree, options.tol)
+            even = null_part(x.to(lap.dtype), lap)
+            rest = _recurrence(x - even, lap, time, recurrence, degree, options.tol)
             return (even + rest).to(x.dtype)
     return _recurrence(x, lap, time, recurrence, degree, options.tol)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ class DiffusionTime(nn.Module):
 
     A polynomial method needs a bound on the times to choose its degree. On a CPU it reads the
     times. On a GPU that would stall the device, so the degree comes from a bound kept on the host,
-    twice the largest time seen; :meth:`refresh` looks again and raises it when needed. Eager code
+    twice the largest time seen; :meth:`refresh` looks again and moves it when needed. Eager code
     refreshes by itself after every optimiser step; code compiled or captured as a CUDA graph calls
     it between steps.
 
@@ -150,17 +151,17 @@ class DiffusionTime(nn.Module):
         return f"{times}, learn={self.learn}"
 
 
-def _read(time: float | Sequence[float], num_bundles: int) -> tuple[float, ...]:
-    if not isinstance(time, (float, int, Sequence)):
-        raise TypeError(f"time is a {type(time).__name__}; pass a number, or one per bundle")
-    if isinstance(time, (float, int)):
-        times: tuple[float, ...] = (float(time),)
-    elif len(time) != num_bundles:
+def _read(time: object, num_bundles: int) -> tuple[float, ...]:
+    if isinstance(time, Tensor):
+        time = time.tolist()
+    values = (time,) if isinstance(time, Real) else time
+    if not isinstance(values, Sequence) or not all(isinstance(value, Real) for value in values):
+        raise TypeError(f"time={time!r}; pass a number, or one per bundle")
+    if values is time and len(values) != num_bundles:
         raise ValueError(
-            f"time holds {len(time)} values; give one, or num_bundles={num_bundles} of them"
+            f"time holds {len(values)} values; give one, or num_bundles={num_bundles} of them"
         )
-    else:
-        times = tuple(map(float, time))
+    times = tuple(float(value) for value in values)
     for value in times:
         if not value >= 0:  # NaN included
             raise ValueError(f"time={value}; every time must be a number >= 0, or inf")

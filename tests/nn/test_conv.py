@@ -257,6 +257,14 @@ def test_learned_times_that_run_away_keep_finite_gradients():
     assert conv.time.log_time.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("time", [torch.tensor([0.5, 2.0]), [0.5, 2.0], (0.5, 2)])
+def test_times_in_any_sequence(time):
+    assert BuNNConv(4, 4, num_bundles=2, time=time).time.start == (0.5, 2.0)
+    assert BuNNConv(4, 4, num_bundles=2, time=torch.tensor(3.0)).time.start == (3.0,)
+    with pytest.raises(TypeError, match="time=None; pass a number, or one per bundle"):
+        BuNNConv(4, 4, time=None)
+
+
 def test_fixed_times_are_never_rounded():
     conv = BuNNConv(4, 4, num_bundles=2, time=(0.1, 0.2)).to(torch.bfloat16)
     assert conv.time().flatten().tolist() == [0.1, 0.2]
