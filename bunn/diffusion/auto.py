@@ -44,9 +44,7 @@ RELAXING_STEP = 100.0
 
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
-    """The name of the method to use for ``x: (n, c)``."""
-    if _limit_is_exact(lap, time, options.tol):
-        return "limit"
+    """The name of the method to use for ``x: (n, c)``, at times before the limit is exact."""
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
@@ -62,8 +60,12 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
 
 def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
     """The same times, those so large that the limit is exact to ``tol`` taken for infinite."""
-    if not isinstance(time.value, Tensor) or not time.fixed or time.upper is None or tol >= 1:
+    # Learned times keep their gradient: at a time this large it is below tol, but not nothing.
+    if time.upper is None or tol >= 1 or not time.fixed:
         return time
+    if not isinstance(time.value, Tensor):
+        exact = _limit_is_exact(lap, time.value, tol)
+        return Time(math.inf, math.inf, math.inf) if exact else time
     if not _worth_knowing(time.upper, tol) or not _relaxed(lap, time.upper, tol):
         return time
     even = time.value >= lap.relaxation[tol][1]
@@ -87,15 +89,12 @@ def _dense_cost(lap: Laplacian, columns: int, time: float, degree: int) -> float
     return cost if formed else cost + _chebyshev_cost(lap, lap.blocks.largest, degree) / REUSE
 
 
-def _limit_is_exact(lap: Laplacian, time: Time, tol: float) -> bool:
-    # Learned times keep their gradient: at a time this large it is below tol, but not nothing.
-    if time.lower is None or tol >= 1 or not time.fixed:
-        return False
+def _limit_is_exact(lap: Laplacian, time: float, tol: float) -> bool:
     if lap.known_spectral_gap is not None:
-        return time.lower * lap.known_spectral_gap >= math.log(1 / tol)
+        return time * lap.known_spectral_gap >= math.log(1 / tol)
     if torch.compiler.is_compiling():
         return False
-    return _worth_knowing(time.lower, tol) and _relaxed(lap, time.lower, tol)
+    return _worth_knowing(time, tol) and _relaxed(lap, time, tol)
 
 
 def _worth_knowing(time: float, tol: float) -> bool:

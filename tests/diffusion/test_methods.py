@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import bunn.diffusion.dense
 from bunn import Laplacian, diffuse
 from bunn.diffusion import METHODS, Options, Time
-from bunn.diffusion.auto import choose
+from bunn.diffusion.auto import choose, saturate
 from tests.graphs import edges_of, graphs, relative_error, zoo_laplacian
 
 
@@ -22,7 +22,8 @@ def lap_of(graph: nx.Graph, **options) -> Laplacian:
 
 def choice(lap: Laplacian, columns: int, time: float | torch.Tensor, tol: float = 1e-5) -> str:
     x = torch.zeros(lap.num_nodes, columns)
-    return choose(x, lap, Time.of(time, x.shape[1:]), Options(tol))
+    saturated = saturate(Time.of(time, x.shape[1:]), lap, tol)
+    return "limit" if saturated.lower == math.inf else choose(x, lap, saturated, Options(tol))
 
 
 @given(
@@ -60,6 +61,13 @@ def test_auto_finds_out_quickly_that_a_graph_has_not_relaxed():
     assert lap.known_spectral_gap is None
     assert lap.relaxation[1e-5][0] == 3000.0
     assert diffuse(x, lap, 3000.0).isfinite().all()
+
+
+def test_auto_at_the_limit_asks_for_no_eigenvalues(monkeypatch):
+    monkeypatch.setattr("bunn.laplacian.smallest_nonzero", None)
+    lap = lap_of(nx.random_regular_graph(5, 3000, seed=0))
+    x = torch.randn(3000, 2)
+    torch.testing.assert_close(diffuse(x, lap, 1e6), diffuse(x, lap, math.inf))
 
 
 @given(graph=graphs(), time=st.floats(1e3, 1e12), tol=st.sampled_from([1e-3, 1e-8]))
