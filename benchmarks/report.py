@@ -77,9 +77,9 @@ def _diffusion(result: dict[str, Any]) -> str:
                 "`expm_multiply` ÷ ours",
                 "Taylor ÷ ours",
                 "Taylor products",
-                "error",
-                "`expm_multiply`",
-                "Taylor",
+                "our error",
+                "`expm_multiply`'s",
+                "Taylor's",
             ],
             rows,
         )
