@@ -39,6 +39,7 @@ class Laplacian:
         null_vector: ``(n,)`` float64 ``sqrt(d / volume)``, of norm one on every component: the null
             space of ``I - S``.
         stationary: ``(n,)`` ``d / volume``: where a random walk on the component ends up.
+        sqrt_stationary: ``(n, 1)`` its square root: the null vector, rounded.
 
     Args:
         edge_index: ``(2, e)`` integer tensor, or a square sparse COO/CSR/CSC tensor, or a
@@ -59,10 +60,7 @@ class Laplacian:
         *,
         normalization: Normalization = "rw",
     ) -> None:
-        if normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
-            )
+        check_normalization(normalization)
         if isinstance(edge_weight, Tensor):
             check_no_gradient(edge_weight)
         self.normalization: Normalization = normalization
@@ -97,15 +95,20 @@ class Laplacian:
         """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
         # Only ratios within a component matter: normalised, no weight is too small or too large.
         self.null_vector = (self._degree / self._volumes()[self.components]).sqrt()
-        self._sqrt_degree = self.null_vector.to(dtype).unsqueeze(1)
+        self.sqrt_stationary = self.null_vector.to(dtype).unsqueeze(1)
         self.stationary = self.null_vector.square().to(dtype)
         self._rounded_degree = self._degree.to(dtype)
         self.operator = SymmetricOperator(
             self._crow,
             self._col,
             self.coordinates()[2].to(dtype),
-            self._sqrt_degree if self.normalization == "rw" else None,
+            self.sqrt_stationary if self.normalization == "rw" else None,
         )
+        neighbours = (~self._isolated).to(dtype).unsqueeze(1)
+        self._aggregation = {
+            "mean": neighbours,
+            "sum": neighbours * self._rounded_degree.unsqueeze(1),
+        }
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
@@ -240,13 +243,12 @@ class Laplacian:
             x: ``(n, c)`` node features.
             reduce: ``"mean"``, which is ``D^-1 A x``, or ``"sum"``, which is ``A x``.
         """
-        if reduce not in ("mean", "sum"):
+        if reduce not in self._aggregation:
             raise ValueError(f"reduce={reduce!r}; use 'mean' or 'sum'")
         lap = self.matching(x)
-        operator = lap.operator._replace(sqrt_degree=lap._sqrt_degree)
+        operator = lap.operator._replace(sqrt_degree=lap.sqrt_stationary)
         mean = random_walk(x.to(lap.dtype), operator)
-        factor = lap.degree if reduce == "sum" else torch.ones_like(lap.degree)
-        return (mean * torch.where(self._isolated, 0.0, factor).unsqueeze(1)).to(x.dtype)
+        return (mean * lap._aggregation[reduce]).to(x.dtype)
 
     def dense(self) -> Tensor:
         """``L`` as a dense ``(n, n)`` matrix."""
@@ -358,6 +360,12 @@ def _add_loops(
     if weight is not None:
         weight = torch.cat((weight, weight.new_ones(loops.numel())))[order]
     return row[order], torch.cat((col, loops))[order], weight
+
+
+def check_normalization(normalization: str) -> None:
+    """Raises an error if there is no such Laplacian."""
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}")
 
 
 def check_laplacian(lap: object) -> None:

@@ -43,8 +43,7 @@ def null_part(z: Tensor, lap: Laplacian) -> Tensor:
     """:func:`component_mean` in the precision of ``lap``: ``(n, c)``, or ``(1, c)`` for all."""
     gather, spread = lap.stationary, None
     if lap.normalization == "sym":
-        gather = lap.null_vector.to(lap.dtype)
-        spread = gather.unsqueeze(1)
+        gather, spread = lap.sqrt_stationary.squeeze(1), lap.sqrt_stationary
     if lap.num_components == 1:
         y = (gather @ z).unsqueeze(0)
     else:

@@ -124,12 +124,6 @@ class Time:
             return False
         return not _differentiated(self.value)
 
-    def per_column(self, like: Tensor) -> Tensor:
-        """The times as ``(1,)`` or ``(c,)``, on the device and in the precision of ``like``."""
-        if isinstance(self.value, Tensor):
-            return self.value.to(like.dtype)
-        return like.new_full((1,), self.value)
-
 
 def _per_column(time: Tensor, channels: torch.Size) -> Tensor:
     if time.numel() == 1 and time.dim() <= max(1, len(channels)):

@@ -54,7 +54,7 @@ def _decay(values: Tensor, time: Time) -> Tensor:
     """``exp(-t lambda)``: ``(..., k, 1)`` for one time, ``(..., k, c)`` for one per column."""
     if not isinstance(time.value, Tensor):
         return torch.exp(-time.value * values).unsqueeze(-1)
-    return torch.exp(-values.unsqueeze(-1) * time.per_column(values))
+    return torch.exp(-values.unsqueeze(-1) * time.value.to(values.dtype))
 
 
 def _eigenpairs(lap: Laplacian, time: Time, options: Options) -> tuple[Tensor, Tensor]:

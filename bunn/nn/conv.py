@@ -13,7 +13,7 @@ from torch_geometric.nn.inits import reset
 from bunn.bundle import FlatBundle, num_map_params
 from bunn.diffusion import METHODS, Options, solve
 from bunn.edges import Adjacency
-from bunn.laplacian import NORMALIZATIONS, Laplacian, Normalization
+from bunn.laplacian import Laplacian, Normalization, check_normalization
 from bunn.nn.phi import MLPPhi, PhiNetwork
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
@@ -112,10 +112,7 @@ class BuNNConv(nn.Module):
         self.method = method
         self.options = Options(tol, degree, num_eigs)
         self.options.check(method, METHODS)
-        if normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"normalization={normalization!r} is unknown; use one of {NORMALIZATIONS}"
-            )
+        check_normalization(normalization)
 
         self.num_params = num_bundles * num_map_params(maps, bundle_dim)
         if isinstance(phi, str) or (phi is not None and not callable(phi)):
@@ -174,7 +171,7 @@ class BuNNConv(nn.Module):
             h = self._mix(h, bundle)
         h = self._heat(h, lap)
         if self.update.position == "after":
-            if self.update.concat is not None and self.network is not None:
+            if self.update.concat is not None:
                 h = torch.cat((own if self.update.concat == "global" else lifted, h), dim=-1)
             h = self._mix(h, None)
         out = bundle.desync(h)
