@@ -45,9 +45,14 @@ def _taylor(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     return polynomial_heat(x, lap, time, "taylor", options)
 
 
+def _uniformization(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
+    return polynomial_heat(x, lap, time, "uniformization", options)
+
+
 METHODS: dict[str, Method] = {
     "taylor": _taylor,
     "chebyshev": _chebyshev,
+    "uniformization": _uniformization,
     "spectral": _spectral,
     "dense": _dense,
     "limit": _limit,
@@ -79,9 +84,9 @@ def diffuse(
         method: ``"auto"`` (the cheapest that meets ``tol``), or a name in :data:`METHODS`.
             (default: ``"auto"``)
         tol: The tolerance. (default: ``1e-5``)
-        degree: Degree of the polynomial for ``"taylor"``, which needs it, and for ``"chebyshev"``,
-            which then looks neither at ``tol`` nor at the times; its derivative by the time stays
-            that of exact heat. (default: derived from ``tol``)
+        degree: Degree of the polynomial for ``"taylor"``, which needs it, and for ``"chebyshev"``
+            and ``"uniformization"``, which then look neither at ``tol`` nor at the times; their
+            derivative by the time stays that of exact heat. (default: derived from ``tol``)
         num_eigs: Number of eigenpairs for ``"spectral"``. (default: as many as ``tol`` asks for)
 
     Shapes:

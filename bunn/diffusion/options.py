@@ -44,7 +44,7 @@ class Options:
         if not isinstance(method, str) or (method != "auto" and method not in methods):
             raise ValueError(f"method={method!r} is unknown; use 'auto' or one of {list(methods)}")
         for name, given, users in (
-            ("degree", self.degree, ("taylor", "chebyshev")),
+            ("degree", self.degree, ("taylor", "chebyshev", "uniformization")),
             ("num_eigs", self.num_eigs, ("spectral",)),
         ):
             if given is not None and method not in users:

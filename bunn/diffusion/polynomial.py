@@ -17,7 +17,7 @@ The operation is opaque to ``torch.compile`` and takes every column of ``x`` by 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,6 +27,7 @@ from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor
+from bunn.diffusion.uniformization import uniformization, uniformization_degree
 from bunn.laplacian import Laplacian
 from bunn.operator import (
     SymmetricOperator,
@@ -45,7 +46,17 @@ class Recurrence(Protocol):
     def __call__(self, z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor: ...
 
 
-RECURRENCES: dict[str, Recurrence] = {"chebyshev": chebyshev, "taylor": taylor}
+RECURRENCES: dict[str, Recurrence] = {
+    "chebyshev": chebyshev,
+    "taylor": taylor,
+    "uniformization": uniformization,
+}
+
+#: The degree that meets a tolerance at a time; a Taylor polynomial is given its own.
+DEGREES: dict[str, Callable[[float, float], int]] = {
+    "chebyshev": chebyshev_degree,
+    "uniformization": uniformization_degree,
+}
 
 #: Bytes of one panel of columns on a CPU: three of them stay in the second-level cache of a core.
 PANEL_BYTES = 2**21
@@ -92,7 +103,7 @@ def _heat(
     for columns in _panels(x, value.dtype):
         z = to_operator_frame(x[:, columns], before, value.dtype)
         t = _times_of(columns, times, time)
-        panel_degree = _degree_for(t, tol) if degree == FROM_TIME else degree
+        panel_degree = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
         y = RECURRENCES[recurrence](z, s, t, panel_degree)
         from_operator_frame(y, after, out[:, columns])
     return out
@@ -139,7 +150,7 @@ def _panels(x: Tensor, dtype: torch.dtype) -> Iterator[slice]:
         yield slice(start, start + width)
 
 
-def _degree_for(time: float | Tensor, tol: float) -> int:
+def _degree_for(time: float | Tensor, tol: float, recurrence: str) -> int:
     if isinstance(time, Tensor):
         if time.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
@@ -152,7 +163,7 @@ def _degree_for(time: float | Tensor, tol: float) -> int:
                 f"time ranges from {low} to {high}; times must be non-negative and finite here"
             )
         time = high
-    return chebyshev_degree(time, tol)
+    return DEGREES[recurrence](time, tol)
 
 
 class _Heat(torch.autograd.Function):
@@ -264,15 +275,17 @@ def polynomial_heat(
 
     Rounding ``S`` moves its eigenvalues by about the precision ``eps``, and a heat kernel by
     ``t * eps``. Where that could be felt beside ``tol``, the null space is treated apart, exactly;
-    where it could exceed ``tol``, the recurrence runs in float64.
+    where it could exceed ``tol``, the recurrence runs in float64. (Uniformization always does then:
+    a subtraction would cost it what it is for.)
     """
     degree = FROM_TIME if options.degree is None else options.degree
-    if recurrence == "chebyshev" and degree == FROM_TIME and time.upper is not None:
+    if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
         rounding = time.upper * torch.finfo(lap.dtype).eps / options.tol
-        if rounding > 16 and lap.dtype != torch.float64:
+        apart = recurrence == "chebyshev"
+        if rounding > (16 if apart else 1) and lap.dtype != torch.float64:
             wide = x.double()
             return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
-        if rounding > 2:
+        if rounding > 2 and apart:
             even = null_part(x.to(lap.dtype), lap)
             rest = _recurrence(x - even, lap, time, recurrence, degree, options.tol)
             return (even + rest).to(x.dtype)
@@ -286,8 +299,8 @@ def _recurrence(
         polynomial = Polynomial(recurrence, degree, tol, time.value)
         return heat(x, None, lap.operator, polynomial)
     if degree == FROM_TIME and x.device.type != "cpu":  # saves the operation a look at the times
-        if time.degree is not None:
+        if time.degree is not None and recurrence == "chebyshev":
             degree = time.degree
         elif time.upper is not None:
-            degree = chebyshev_degree(time.upper, tol)
+            degree = DEGREES[recurrence](time.upper, tol)
     return heat(x, time.value, lap.operator, Polynomial(recurrence, degree, tol, 0.0))

@@ -199,8 +199,8 @@ BAD_CALLS = {
     "unknown method": (
         {"method": "euler"},
         ValueError,
-        r"method='euler' is unknown; use 'auto' or one of \['taylor', 'chebyshev', 'spectral', "
-        r"'dense', 'limit'\]",
+        r"method='euler' is unknown; use 'auto' or one of \['taylor', 'chebyshev', "
+        r"'uniformization', 'spectral', 'dense', 'limit'\]",
     ),
     "taylor at infinity": (
         {"method": "taylor", "degree": 3, "time": math.inf},
