@@ -1,0 +1,82 @@
+"""Dense linear algebra read off the edges, which shares no code with what it is held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bunn.bundle import MAPS, FlatBundle, num_map_params
+from bunn.theory.graphs import Graph
+
+
+def laplacian(graph: Graph, normalization: str = "rw") -> Tensor:
+    """``I - D^-1 A`` or ``I - D^-1/2 A D^-1/2`` of a graph without isolated nodes, ``(n, n)``."""
+    degree = graph.degree
+    left = degree if normalization == "rw" else degree.sqrt()
+    right = torch.ones_like(degree) if normalization == "rw" else degree.sqrt()
+    identity = torch.eye(graph.num_nodes, dtype=torch.float64)
+    return identity - graph.adjacency / left[:, None] / right[None, :]
+
+
+def heat_kernel(graph: Graph, time: float, normalization: str = "rw") -> Tensor:
+    """``exp(-t L)``, ``(n, n)``; at infinity the projection on the stationary state."""
+    if time == math.inf:
+        return graph.degree.expand(graph.num_nodes, -1) / graph.degree.sum()
+    return torch.linalg.matrix_exp(-time * laplacian(graph, normalization))
+
+
+def spectrum(graph: Graph) -> Tensor:
+    """The eigenvalues of ``L``, ascending, ``(n,)``."""
+    return torch.linalg.eigvalsh(laplacian(graph, "sym"))
+
+
+def bundle_laplacian(graph: Graph, transport: Tensor) -> Tensor:
+    """``I - D^-1 A_B`` of the transports ``(e, d, d)`` along the edges, ``(n*d, n*d)``.
+
+    The transport of the edge ``(u, v)`` takes a vector from ``v`` to ``u``.
+    """
+    n, d = graph.num_nodes, transport.size(-1)
+    u, v = graph.edge_index
+    blocks = torch.zeros(n, n, d, d, dtype=torch.float64)
+    blocks[u, v] = -transport / graph.degree[u, None, None]
+    blocks[torch.arange(n), torch.arange(n)] += torch.eye(d, dtype=torch.float64)
+    return blocks.transpose(1, 2).reshape(n * d, n * d)
+
+
+def flat_transport(graph: Graph, maps: Tensor) -> Tensor:
+    """``O_u^T O_v`` for every edge ``(u, v)``, ``(e, d, d)``, from maps ``(n, d, d)``."""
+    u, v = graph.edge_index
+    return maps[u].mT @ maps[v]
+
+
+def twisted_transport(graph: Graph, seed: int, d: int = 2) -> Tensor:
+    """Random rotations along the edges that come from no nodes: a bundle that is not flat."""
+    generator = torch.Generator().manual_seed(seed)
+    n = graph.num_nodes
+    skew = torch.randn(n, n, d, d, dtype=torch.float64, generator=generator)
+    skew = skew - skew.mT
+    skew = skew - skew.transpose(0, 1)  # the way back is the inverse
+    u, v = graph.edge_index
+    return torch.linalg.matrix_exp(skew[u, v])
+
+
+def random_bundles(
+    graph: Graph, seed: int, dims: tuple[int, ...] = (2, 3, 4), num_bundles: int = 2
+) -> Iterator[tuple[Tensor, FlatBundle]]:
+    """A random bundle of every family of maps in every dimension, with its parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    for d in dims:
+        for maps, family in MAPS.items():
+            if family.dims is None or d in family.dims:
+                size = (graph.num_nodes, num_bundles, num_map_params(maps, d))
+                params = torch.randn(size, dtype=torch.float64, generator=generator)
+                yield params, FlatBundle(params, maps, d)
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest entry expected."""
+    scale = expected.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+    return float((found - expected).abs().max() / scale)

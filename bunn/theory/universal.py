@@ -1,0 +1,324 @@
+"""Theorem 5.3, constructed: BuNN layers that are any linear map on any family of graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bunn.diffusion import diffuse
+from bunn.edges import Adjacency
+from bunn.laplacian import Laplacian
+from bunn.nn import BuNNConv
+from bunn.theory.networks import lookup_network
+
+#: The heat kernel is summed until only what is below every number would be left out.
+EXACT = math.ulp(0.0)
+
+
+class UniversalLayer(nn.Module):
+    r"""``pool . BuNNConv . lift`` of the proof of Theorem 5.3.
+
+    Args:
+        conv: The layer on ``k`` bundles of dimension 2 and as many channels as there are features,
+            whose phi reads the encodings alone.
+        in_channels: Size of each input feature ``c``.
+        out_channels: Size of each output feature ``c'``.
+
+    Shapes:
+        - **input:** node features ``(n, c)``, edges, positional encodings ``(n, f)``
+        - **output:** ``(n, c')``
+    """
+
+    def __init__(self, conv: BuNNConv, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        k = conv.num_bundles
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.lift = nn.Linear(in_channels, 2 * k * in_channels, bias=False, dtype=torch.float64)
+        self.conv = conv
+        self.pool = nn.Linear(2 * k * out_channels, out_channels, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            self.lift.weight.copy_(_interleaved(k, in_channels))
+            self.pool.weight.copy_(_interleaved(k, out_channels).T)
+
+    @property
+    def width(self) -> int:
+        """Channels inside: ``2 c k``, linear in the number ``k`` of nodes of all graphs."""
+        return max(self.lift.out_features, self.pool.in_features)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adjacency | Laplacian,
+        edge_weight: Tensor | None = None,
+        pe: Tensor | None = None,
+    ) -> Tensor:
+        """Runs the layer.
+
+        Args:
+            x: ``(n, c)`` node features.
+            edge_index: The edges of one of the graphs, or of several side by side.
+            edge_weight: Edge weights, if the layer was built for them. (default: all one)
+            pe: ``(n, f)`` the encodings of the nodes.
+        """
+        h = self.lift(x)
+        h = self.conv(h, edge_index, edge_weight, pe, phi_x=h[:, :0])
+        out: Tensor = self.pool(h)
+        return out
+
+
+def _interleaved(k: int, channels: int) -> Tensor:
+    """``(I, 0, ..., I, 0)^T``: ``k`` copies of the identity and as many zeros, ``(2ck, c)``."""
+    identity = torch.eye(channels, dtype=torch.float64)
+    return torch.cat((identity, torch.zeros_like(identity))).repeat(k, 1)
+
+
+class _Place(NamedTuple):
+    """Where the nodes of a graph stand in the lookup table, and their heat kernel."""
+
+    rows: slice
+    kernel: Tensor
+
+
+def universal_layer(
+    edge_indices: Sequence[Tensor],
+    encodings: Sequence[Tensor],
+    linear_maps: Sequence[Tensor],
+    biases: Sequence[Tensor] | None = None,
+    *,
+    time: float = math.inf,
+) -> UniversalLayer:
+    r"""One BuNN layer that is a given linear map on each of several graphs (Theorem 5.3).
+
+    Let ``k`` be the number of nodes of all graphs together. The layer has ``k`` bundles of
+    dimension 2, one per node; node ``u`` makes a quarter turn in its own and none in the others.
+    The *lift* writes the features into the first coordinate of every bundle, the *pool* adds up the
+    first coordinates. Then only the second coordinates of ``W`` act, and
+
+    .. math::
+        W_{11}^{uv} = \frac{1}{H(t, u, v)} \frac{\partial (L X)_u}{\partial x_v}
+
+    makes the layer :math:`L`. The bias, in the global frame, is looked up in the same way, since
+    the rows of the heat kernel sum to one. phi is a two-layer perceptron on the encodings.
+
+    Args:
+        edge_indices: The edges ``(2, e_i)`` of each graph, undirected and connected.
+        encodings: ``(n_i, f)`` positional encodings, injective: no two nodes share one, in one
+            graph or in two.
+        linear_maps: ``(n_i * c_out, n_i * c_in)`` matrices that act on node features flattened node
+            by node.
+        biases: ``(n_i * c_out,)`` vectors that are added. (default: none)
+        time: The diffusion time, ``> 0``; the larger, the smaller are the weights. (default:
+            ``inf``)
+
+    Returns:
+        A float64 module called as ``layer(x, edge_index, pe=encoding)``.
+
+    Raises:
+        ValueError: If the lists do not fit each other, the encodings are not injective, a map asks
+            for what no heat brings (between components), or the kernel underflows at ``time``.
+    """
+    c_in, c_out = _channels(edge_indices, encodings, linear_maps, biases)
+    if not time > 0:
+        raise ValueError(f"time={time}; heat has to flow: use a time > 0, or inf")
+    places = _places(edge_indices, encodings, time)
+    k = places[-1].rows.stop
+    angles = torch.eye(k, dtype=torch.float64) * (math.pi / 2)
+    conv = BuNNConv(
+        2 * k * c_in,
+        2 * k * c_out,
+        num_bundles=k,
+        time=time,
+        maps="rotation",
+        phi=lookup_network(torch.cat([e.detach() for e in encodings]), angles),
+        pe_channels=encodings[0].size(1),
+        bias="global",
+        method="auto" if time == math.inf else "uniformization",
+        tol=EXACT,
+    ).double()
+    weight = torch.zeros(k, 2, c_out, k, 2, c_in, dtype=torch.float64)
+    shift = torch.zeros(k, 2, c_out, dtype=torch.float64)
+    for index, (place, matrix) in enumerate(zip(places, linear_maps, strict=True)):
+        n = place.kernel.size(0)
+        blocks = matrix.detach().double().reshape(n, c_out, n, c_in)
+        weight[place.rows, 1, :, place.rows, 1] = _divided(blocks, place.kernel, index, time)
+        if biases is not None:  # the quarter turn back brings the second coordinate with a minus
+            shift[place.rows, 1] = -biases[index].detach().double().reshape(n, c_out)
+    with torch.no_grad():
+        conv.network.weight.copy_(weight.reshape(2 * k * c_out, -1))  # type: ignore[union-attr, operator]
+        conv.network.bias.copy_(shift.flatten())  # type: ignore[union-attr, operator]
+    return UniversalLayer(conv, c_in, c_out)
+
+
+def _places(
+    edge_indices: Sequence[Tensor], encodings: Sequence[Tensor], time: float
+) -> list[_Place]:
+    places, start = [], 0
+    for edge_index, encoding in zip(edge_indices, encodings, strict=True):
+        n = encoding.size(0)
+        lap = Laplacian(edge_index, num_nodes=n).to(torch.float64)
+        identity = torch.eye(n, dtype=torch.float64)
+        method = "limit" if time == math.inf else "uniformization"
+        kernel = diffuse(identity, lap, time, method=method, tol=EXACT)
+        kernel = kernel * (lap.components[:, None] == lap.components[None, :])
+        places.append(_Place(slice(start, start + n), kernel))
+        start += n
+    return places
+
+
+def _divided(blocks: Tensor, kernel: Tensor, graph: int, time: float) -> Tensor:
+    """``L_uv / H(u, v)``, zero where both are: ``(n, c_out, n, c_in)``."""
+    asked = (blocks != 0).any(3).any(1)
+    missing = (asked & (kernel < torch.finfo(torch.float64).tiny)).nonzero()
+    if missing.numel():
+        u, v = missing[0].tolist()
+        raise ValueError(
+            f"linear_maps[{graph}] lets node {v} act on node {u}, but the heat kernel between them "
+            f"is {float(kernel[u, v]):g} at time={time:g}: use a larger time, or, if they are in "
+            "different components, a zero block"
+        )
+    safe = torch.where(asked, kernel, 1.0)
+    return blocks / safe[:, None, :, None]
+
+
+def _channels(
+    edge_indices: Sequence[Tensor],
+    encodings: Sequence[Tensor],
+    linear_maps: Sequence[Tensor],
+    biases: Sequence[Tensor] | None,
+) -> tuple[int, int]:
+    """The channels ``c_in, c_out`` that all maps agree on."""
+    counts = {
+        "edge_indices": len(edge_indices),
+        "encodings": len(encodings),
+        "linear_maps": len(linear_maps),
+        **({} if biases is None else {"biases": len(biases)}),
+    }
+    if len(set(counts.values())) != 1 or not edge_indices:
+        seen = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ValueError(f"one entry per graph is needed in every list; there are {seen}")
+    found: set[tuple[int, int]] = set()
+    for i, (encoding, matrix) in enumerate(zip(encodings, linear_maps, strict=True)):
+        if encoding.dim() != 2 or encoding.size(0) == 0:
+            raise ValueError(
+                f"encodings[{i}] has shape {tuple(encoding.shape)}; it needs (num_nodes, f)"
+            )
+        if encoding.size(1) != encodings[0].size(1):
+            raise ValueError(
+                f"encodings[{i}] has {encoding.size(1)} channels, encodings[0] "
+                f"{encodings[0].size(1)}; they must agree"
+            )
+        n = encoding.size(0)
+        if matrix.dim() != 2 or matrix.size(0) % n or matrix.size(1) % n or not matrix.numel():
+            raise ValueError(
+                f"linear_maps[{i}] has shape {tuple(matrix.shape)}; graph {i} has {n} nodes, so it "
+                f"needs ({n} * c_out, {n} * c_in)"
+            )
+        if not bool(matrix.isfinite().all()):
+            raise ValueError(f"linear_maps[{i}] has entries that are not finite")
+        found.add((matrix.size(1) // n, matrix.size(0) // n))
+        if biases is not None and biases[i].shape != (matrix.size(0),):
+            raise ValueError(
+                f"biases[{i}] has shape {tuple(biases[i].shape)}; it needs ({matrix.size(0)},)"
+            )
+    if len(found) > 1:
+        raise ValueError(
+            f"the linear maps have (c_in, c_out) = {sorted(found)}; all graphs must agree"
+        )
+    return found.pop()
+
+
+Transformation = Callable[[Tensor], Tensor]
+
+
+class UniversalNetwork(nn.Module):
+    """Two universal layers and a non-linearity between them: Theorem 5.3 for continuous maps.
+
+    Called as :class:`UniversalLayer`: ``network(x, edge_index, pe=encoding)``.
+    """
+
+    def __init__(
+        self, first: UniversalLayer, second: UniversalLayer, activation: Transformation
+    ) -> None:
+        super().__init__()
+        self.first, self.second, self.activation = first, second, activation
+
+    @property
+    def width(self) -> int:
+        """Channels inside, ``2 m k`` for ``m`` hidden units per node."""
+        return max(self.first.width, self.second.width)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Adjacency | Laplacian,
+        edge_weight: Tensor | None = None,
+        pe: Tensor | None = None,
+    ) -> Tensor:
+        """``(n, c) -> (n, c')``."""
+        hidden = self.activation(self.first(x, edge_index, edge_weight, pe))
+        out: Tensor = self.second(hidden, edge_index, edge_weight, pe)
+        return out
+
+
+def universal_network(
+    edge_indices: Sequence[Tensor],
+    encodings: Sequence[Tensor],
+    transformations: Sequence[Transformation],
+    *,
+    in_channels: int = 1,
+    units: int = 16,
+    activation: Transformation = torch.tanh,
+    samples: int = 2048,
+    time: float = math.inf,
+    seed: int = 0,
+) -> UniversalNetwork:
+    """Two BuNN layers that approximate a continuous map on each of several graphs.
+
+    On ``[-1, 1]^(n c)``: the first layer is a random affine map to ``units`` hidden features per
+    node, the second the affine map that fits ``samples`` random points best. Errors fall with
+    ``units``, and with the width.
+
+    Args:
+        edge_indices: The edges of each graph.
+        encodings: Injective positional encodings of each graph.
+        transformations: For each graph a function from ``(batch, n, c)`` to ``(batch, n, c')``.
+        in_channels: Size of each input feature ``c``. (default: ``1``)
+        units: Hidden features per node ``m``. (default: ``16``)
+        activation: The non-linearity between the layers, no polynomial. (default: ``tanh``)
+        samples: Random points of the cube that the second layer is fitted to. (default: ``2048``)
+        time: The diffusion time. (default: ``inf``)
+        seed: Of the random hidden features and points. (default: ``0``)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first_maps, first_biases, second_maps, second_biases = [], [], [], []
+    for encoding, transformation in zip(encodings, transformations, strict=True):
+        n = encoding.size(0)
+        size = n * in_channels
+        x = cube(samples, n, in_channels, generator)
+        first = torch.randn(n * units, size, dtype=torch.float64, generator=generator)
+        first = first / math.sqrt(size)
+        # Each unit bends where the points are: at a random one of them.
+        bends = x[torch.randint(samples, (n * units,), generator=generator)].flatten(1)
+        bias = -(first * bends).sum(1)
+        hidden = activation(x.flatten(1) @ first.T + bias)
+        hidden = torch.cat((hidden, torch.ones(samples, 1, dtype=torch.float64)), dim=1)
+        target = transformation(x).reshape(samples, -1)
+        solution = torch.linalg.lstsq(hidden, target, driver="gelsd").solution
+        first_maps.append(first)
+        first_biases.append(bias)
+        second_maps.append(solution[:-1].T)
+        second_biases.append(solution[-1])
+    return UniversalNetwork(
+        universal_layer(edge_indices, encodings, first_maps, first_biases, time=time),
+        universal_layer(edge_indices, encodings, second_maps, second_biases, time=time),
+        activation,
+    )
+
+
+def cube(samples: int, n: int, channels: int, generator: torch.Generator) -> Tensor:
+    """Random points of ``[-1, 1]^(n c)`` as node features ``(samples, n, c)``."""
+    return torch.rand(samples, n, channels, dtype=torch.float64, generator=generator) * 2 - 1
