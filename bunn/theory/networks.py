@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import Linear
 
-from bunn.nn import MLPPhi
+from bunn.nn import BuNNConv, MLPPhi
 
 #: Beyond this, tanh is 1 to the last digit of float64, with room for rounding below it.
 SATURATED = 40.0
@@ -24,6 +25,13 @@ class FixedMaps(nn.Module):
 
     def forward(self, x: Tensor, edge_index: object = None) -> Tensor:
         return self.params.flatten(1)
+
+
+def mixing(layer: BuNNConv) -> Linear:
+    """``W`` and ``b`` of a layer: a linear module, whose ``weight`` is the ``W`` of Equation 2."""
+    if not isinstance(layer.network, Linear):
+        raise TypeError(f"{layer} has no linear W; build it with update='before' and weight=True")
+    return layer.network
 
 
 def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:

@@ -13,7 +13,7 @@ from bunn.diffusion import diffuse
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNNConv
-from bunn.theory.networks import lookup_network
+from bunn.theory.networks import lookup_network, mixing
 
 #: The heat kernel is summed until only what is below every number would be left out.
 EXACT = math.ulp(0.0)
@@ -148,8 +148,8 @@ def universal_layer(
         if biases is not None:  # the quarter turn back brings the second coordinate with a minus
             shift[place.rows, 1] = -biases[index].detach().double().reshape(n, c_out)
     with torch.no_grad():
-        conv.network.weight.copy_(weight.reshape(2 * k * c_out, -1))  # type: ignore[union-attr, operator]
-        conv.network.bias.copy_(shift.flatten())  # type: ignore[union-attr, operator]
+        mixing(conv).weight.copy_(weight.reshape(2 * k * c_out, -1))
+        mixing(conv).bias.copy_(shift.flatten())
     return UniversalLayer(conv, c_in, c_out)
 
 

@@ -13,6 +13,7 @@ from bunn.theory import graphs as g
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
 from bunn.theory.drawing import BLUE, GREY, ORANGE, new_figure
 from bunn.theory.graphs import Graph
+from bunn.theory.networks import mixing
 from bunn.theory.universal import (
     UniversalLayer,
     UniversalNetwork,
@@ -116,7 +117,7 @@ def unifapp(
     for time in times:
         layer = universal_layer(_edges(graphs), encodings, maps, time=time)
         found = _linear_errors(layer, graphs, encodings, maps, generator)
-        weight = float(layer.conv.network.weight.abs().max())  # type: ignore[union-attr, operator]
+        weight = float(mixing(layer.conv).weight.abs().max())
         layer.conv.method = "chebyshev" if math.isfinite(time) else "auto"
         normwise = max(_linear_errors(layer, graphs, encodings, maps, generator))
         errors += found
@@ -140,7 +141,7 @@ def _partition_erratum(graphs: Sequence[Graph], generator: torch.Generator) -> E
     k = layer.conv.num_bundles
     w = torch.rand(k, 2, k, 2, dtype=torch.float64, generator=generator)
     with torch.no_grad():
-        layer.conv.network.weight.copy_(w.reshape(2 * k, 2 * k))  # type: ignore[union-attr, operator]
+        mixing(layer.conv).weight.copy_(w.reshape(2 * k, 2 * k))
     graph, start = graphs[1], graphs[0].num_nodes
     share = graph.degree / graph.degree.sum()
     u, v = 1, 2
