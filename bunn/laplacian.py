@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bunn.components import Blocks, component_labels
 from bunn.edges import Adjacency, check_no_gradient, read_edges
-from bunn.operator import SymmetricOperator, random_walk
+from bunn.operator import SymmetricOperator, for_keeps, random_walk
 from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs, smallest_nonzero
 
 Normalization = Literal["rw", "sym"]
@@ -66,8 +66,7 @@ class Laplacian:
         self.normalization: Normalization = normalization
         self._build(edge_index, edge_weight, num_nodes)
 
-    @torch.inference_mode(False)  # a graph first seen during inference serves training as well
-    @torch.no_grad()
+    @for_keeps()
     def _build(
         self, edge_index: Adjacency, edge_weight: Tensor | None, num_nodes: int | None
     ) -> None:
@@ -333,8 +332,7 @@ _R = TypeVar("_R")
 @torch.compiler.disable(  # type: ignore[untyped-decorator]
     reason="what depends on the graph alone comes before compiling: make the call once without"
 )
-@torch.inference_mode(False)
-@torch.no_grad()
+@for_keeps()
 def _before_compiling(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return function(*args, **kwargs)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 
 class SymmetricOperator(NamedTuple):
@@ -34,6 +37,17 @@ class SymmetricOperator(NamedTuple):
 def exact_arithmetic(x: Tensor) -> torch.autocast:
     """A context in which products with ``x`` are formed in its own precision, autocast or not."""
     return torch.autocast(x.device.type, enabled=False)
+
+
+@contextmanager
+def for_keeps() -> Iterator[None]:
+    """A context for what the graph alone determines, which is kept and serves every later call.
+
+    It is left by inference mode, autograd and the transforms of ``torch.func``: a graph first seen
+    inside one of them is the same outside.
+    """
+    with temporarily_clear_interpreter_stack(), torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def csr_matrix(crow: Tensor, col: Tensor, value: Tensor) -> Tensor:

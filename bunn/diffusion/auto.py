@@ -28,6 +28,7 @@ from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.laplacian import Laplacian
+from bunn.operator import for_keeps
 
 #: Cost of a dense multiply-add, in sparse ones.
 DENSE = 0.25
@@ -101,8 +102,7 @@ def _worth_knowing(time: float, tol: float) -> bool:
     return time > RELAXING_TIME or chebyshev_degree(time, tol) > RELAXING_DEGREE
 
 
-@torch.inference_mode(False)
-@torch.no_grad()
+@for_keeps()
 def _relaxed(lap: Laplacian, time: float, tol: float) -> bool:
     """Whether all heat that is going to move has moved, to ``tol``.
 

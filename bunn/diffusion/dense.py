@@ -14,6 +14,7 @@ from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.laplacian import Laplacian
+from bunn.operator import for_keeps
 
 #: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
 KERNEL_BYTES = 2**28
@@ -53,8 +54,7 @@ def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Tensor, ...]:
     return kernels[key]
 
 
-@torch.inference_mode(False)  # a kernel formed during inference serves training as well
-@torch.no_grad()
+@for_keeps()
 def _form(lap: Laplacian, time: float, degree: int) -> tuple[Tensor, ...]:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
     blocks = lap.blocks

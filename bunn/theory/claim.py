@@ -59,6 +59,11 @@ def at_least(measured: str, values: Measured, bound: float) -> Check:
     return Check(measured, _values(values).min().item(), bound, ">=")
 
 
+def some_at_least(measured: str, values: Measured, bound: float) -> Check:
+    """A counterexample, of which one suffices: the largest of the values, ``>= bound``."""
+    return Check(measured, _values(values).max().item(), bound, ">=")
+
+
 def _values(values: Measured) -> Tensor:
     """As a tensor, in which NaN is both largest and smallest; NaN if nothing was measured."""
     tensor = torch.as_tensor(values, dtype=torch.float64).detach().reshape(-1)
@@ -226,8 +231,10 @@ class Claim:
         report = Report(self.name, self.where, self.statement)
         start = time.perf_counter()
         try:
-            for evidence in self.measure(**settings):
-                report.add(evidence)
+            with torch.random.fork_rng(devices=[]):  # layers start at random weights
+                torch.manual_seed(settings.get("seed", 0))
+                for evidence in self.measure(**settings):
+                    report.add(evidence)
         except Exception as error:  # a broken layer must turn its claims red, not end the run
             report.error = f"{type(error).__name__}: {error}"
         report.seconds = time.perf_counter() - start

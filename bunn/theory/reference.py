@@ -25,12 +25,24 @@ def heat_kernel(graph: Graph, time: float, normalization: str = "rw") -> Tensor:
     """``exp(-t L)``, ``(n, n)``; at infinity the projection on the stationary state."""
     if time == math.inf:
         return graph.degree.expand(graph.num_nodes, -1) / graph.degree.sum()
-    return torch.linalg.matrix_exp(-time * laplacian(graph, normalization))
+    matrix = laplacian(graph, normalization)
+    if time > 500:
+        return matrix_exp(-time * matrix)
+    # Without signs nothing cancels, and small entries have all their digits.
+    walk = torch.eye(graph.num_nodes, dtype=torch.float64) - matrix
+    return math.exp(-time) * matrix_exp(time * walk)
+
+
+def matrix_exp(matrix: Tensor) -> Tensor:
+    """The dense exponential."""
+    exponential: Tensor = torch.linalg.matrix_exp(matrix)
+    return exponential
 
 
 def spectrum(graph: Graph) -> Tensor:
     """The eigenvalues of ``L``, ascending, ``(n,)``."""
-    return torch.linalg.eigvalsh(laplacian(graph, "sym"))
+    values: Tensor = torch.linalg.eigvalsh(laplacian(graph, "sym"))
+    return values
 
 
 def bundle_laplacian(graph: Graph, transport: Tensor) -> Tensor:
@@ -60,7 +72,7 @@ def twisted_transport(graph: Graph, seed: int, d: int = 2) -> Tensor:
     skew = skew - skew.mT
     skew = skew - skew.transpose(0, 1)  # the way back is the inverse
     u, v = graph.edge_index
-    return torch.linalg.matrix_exp(skew[u, v])
+    return matrix_exp(skew[u, v])
 
 
 def random_bundles(

@@ -16,6 +16,7 @@ from bunn.nn import BuNNConv
 from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
+from bunn.theory.diagnostics import hop_distances
 from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import FixedMaps, lookup_network, mixing
@@ -168,11 +169,7 @@ class SeparatingBuNN(nn.Module):
 
 def _far_apart(graph: Graph) -> tuple[int, int]:
     """Two nodes at the largest distance, of equal degree if there are such."""
-    reach = torch.eye(graph.num_nodes, dtype=torch.float64)
-    distance = torch.zeros_like(reach)
-    for _ in range(graph.num_nodes):
-        distance += (reach == 0).double()
-        reach = reach + reach @ graph.adjacency
+    distance = hop_distances(Laplacian(graph.edge_index))
     equal = graph.degree[:, None] == graph.degree[None, :]
     index = int((distance + 0.5 * equal).argmax())
     return index // graph.num_nodes, index % graph.num_nodes

@@ -558,3 +558,16 @@ def test_bad_inputs():
 def test_bad_updates(options, message):
     with pytest.raises(ValueError, match=message):
         Update(**options)
+
+
+@pytest.mark.parametrize("method", ["auto", "chebyshev", "spectral", "dense", "uniformization"])
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd])
+def test_a_graph_first_seen_inside_a_transform(transform, method):
+    """It is built, and what it keeps serves calls outside the transform as well."""
+    edge_index = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    conv = bunn.BuNNConv(2, 2, time=2.0, method=method).double()
+    x = torch.randn(4, 2, dtype=torch.float64)
+    inside = transform(lambda x: conv(x, edge_index))(x)
+    outside = torch.autograd.functional.jacobian(lambda x: conv(x, edge_index), x)
+    torch.testing.assert_close(inside, outside)
+    conv(x, edge_index).sum().backward()

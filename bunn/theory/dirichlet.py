@@ -12,7 +12,7 @@ from bunn.diffusion import diffuse
 from bunn.laplacian import Laplacian
 from bunn.theory import graphs as g
 from bunn.theory import reference
-from bunn.theory.claim import Check, Erratum, Evidence, at_least, at_most, claim
+from bunn.theory.claim import Check, Erratum, Evidence, at_least, at_most, claim, some_at_least
 from bunn.theory.graphs import Graph
 from bunn.theory.reference import relative
 
@@ -134,13 +134,13 @@ def energy_gradient(graphs: Sequence[Graph] = GRAPHS, seed: int = 0) -> Iterator
         name="The gradient of the energy",
         printed="the gradient of XᵀL_B X is L_B X",
         counterexample=(
-            f"it is (L_B + L_Bᵀ)X: on every graph here off from L_B X by {min(missed):.2g} of its "
-            "size or more, on regular ones by the factor 2"
+            f"it is (L_B + L_Bᵀ)X: off from L_B X by up to {max(missed):.2g} of its size, on "
+            "regular graphs by the factor 2"
         ),
         corrected=(
             "½⟨X, L_B X⟩_D has the gradient L_B X in the inner product ⟨X, Y⟩_D = Σ_v d_v x_vᵀy_v; "
             "the heat equation is its gradient flow"
         ),
-        refutation=at_least("the printed gradient's relative error", missed, 0.1),
+        refutation=some_at_least("the printed gradient's relative error", missed, 0.5),
         verification=(at_most("autograd's gradient against (L_B + L_Bᵀ)X", plain, 1e-12),),
     )
