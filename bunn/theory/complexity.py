@@ -18,7 +18,7 @@ from bunn.laplacian import Laplacian
 from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
-from bunn.theory.drawing import BLUE, GREY, ORANGE, new_figure
+from bunn.theory.drawing import BLUE, GREY, ORANGE, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.reference import relative
 
@@ -98,11 +98,10 @@ def _products_plot(tables: Sequence[Table]) -> Figure:
         pairs = [(t, k) for t, k in zip(times, table.column(name), strict=True) if k]
         ax.loglog(*zip(*pairs, strict=True), "o-", color=colour, label=name)
     ax.loglog(times, [10 * math.sqrt(t) for t in times], ":", color=GREY, label="∝ √t")
-    ax.loglog(times, [10 * t for t in times[:-2]], "--", color=GREY, linewidth=1, label="∝ t")
-    ax.set_xlabel("diffusion time t")
-    ax.set_ylabel("products with the sparse matrix")
-    ax.set_title("Products for a relative error of 1e-6")
-    ax.legend()
+    ax.loglog(times, [10 * t for t in times], "--", color=GREY, linewidth=1, label="∝ t")
+    ax.set_ylim(1, 3000)
+    axes = "diffusion time t", "products with the sparse matrix"
+    name_axes(ax, table.title, *axes, legend="lower right")
     return figure
 
 
@@ -157,9 +156,9 @@ def _loop_erratum(tol: float) -> Erratum:
         name="The cost of the loop",
         printed="the loop of Algorithm 1 costs O(d |E|)",
         counterexample=(
-            f"that is one term: degree 4 takes {counted[0]} products, degree 40 {counted[1]}. "
-            f"And for an error of {tol:g} the degree grows with t: {small} at t = 5, {large} at "
-            f"t = 50, where rounding leaves an error of {lost:.0e} all the same"
+            f"that is one term: degree 4 takes {counted[0]} products, degree 40 takes "
+            f"{counted[1]}. And for an error of {tol:g} the degree grows with t: {small} at t = 5, "
+            f"{large} at t = 50, where rounding leaves an error of {lost:.0e} all the same"
         ),
         corrected=(
             "O(K d |E|). A Taylor polynomial needs K ∝ t and loses e^(2t) to rounding; Chebyshev's "

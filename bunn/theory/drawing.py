@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +24,8 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 #: Lines and words that are not data.
 GREY = "#666666"
+
+Corner = Literal["upper right", "upper left", "lower left", "lower right"]
 
 _STYLE: Any = {
     "font.size": 9,
@@ -62,13 +65,22 @@ def new_figure(
     return figure, panels
 
 
-def save(figure: Figure, path: str) -> None:
+def save(figure: Figure, path: str | Path) -> None:
     """Writes a figure; the same figure gives the same bytes."""
     import matplotlib  # noqa: PLC0415
 
-    metadata = {"Date": None} if str(path).endswith(".svg") else None
+    metadata = {"Date": None} if Path(path).suffix == ".svg" else None
     with matplotlib.rc_context(_STYLE):
         figure.savefig(path, dpi=160, metadata=metadata)
+
+
+def name_axes(ax: Axes, title: str, x: str, y: str, legend: Corner | None = None) -> None:
+    """Title, axis labels, and a legend in a corner."""
+    ax.set_title(title, fontsize=10, loc="left")
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if legend is not None:
+        ax.legend(loc=legend, frameon=False, fontsize=8.5)
 
 
 def draw_edges(ax: Axes, edge_index: Tensor, position: Tensor, **line: Any) -> None:

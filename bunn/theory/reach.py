@@ -24,7 +24,7 @@ from bunn.theory.claim import (
     some_at_least,
 )
 from bunn.theory.diagnostics import hop_distances, sensitivity
-from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, new_figure
+from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import FixedMaps, mixing
 from bunn.theory.reference import relative
@@ -102,10 +102,8 @@ def _reach_plot(tables: Sequence[Table]) -> Figure:
         pairs = zip(table.column("distance"), table.column(name), strict=True)
         hops, values = zip(*((r, value) for r, value in pairs if value > 0), strict=True)
         ax.semilogy(hops, values, line, marker="o", markersize=3, color=colour, label=name)
-    ax.set_xlabel("hops between source and target")
-    ax.set_ylabel("sensitivity")
-    ax.set_title(f"{table.title}; lines end where it is zero")
-    ax.legend(loc="center right")
+    title = f"{table.title}; lines end where it is zero"
+    name_axes(ax, title, "hops between source and target", "sensitivity", legend="lower left")
     return figure
 
 

@@ -90,5 +90,6 @@ def random_bundles(
 
 def relative(found: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest entry expected."""
+    found, expected = found.detach(), expected.detach()
     scale = expected.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
     return float((found - expected).abs().max() / scale)

@@ -17,7 +17,7 @@ from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
 from bunn.theory.diagnostics import hop_distances
-from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, new_figure
+from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import FixedMaps, lookup_network, mixing
 from bunn.theory.reference import relative
@@ -212,10 +212,7 @@ def _separation_plot(tables: Sequence[Table]) -> Figure:
     ax.axhline(table.rows[0][-1], color=GREY, linestyle="--", linewidth=1, label="δ")
     ax.set_xticks(table.column("depth"), [str(depth) for depth in table.column("depth")])
     ax.minorticks_off()
-    ax.set_xlabel("layers")
-    ax.set_ylabel("separation of two nodes")
-    ax.set_title(table.title)
-    ax.legend()
+    name_axes(ax, table.title, "layers", "separation", legend="lower left")
     return figure
 
 

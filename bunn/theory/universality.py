@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bunn.theory import graphs as g
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
-from bunn.theory.drawing import BLUE, GREY, ORANGE, new_figure
+from bunn.theory.drawing import BLUE, GREY, ORANGE, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import mixing
 from bunn.theory.universal import (
@@ -80,10 +80,8 @@ def _conditioning_plot(tables: Sequence[Table]) -> Figure:
     )
     ax.axhline(1e-8, color=GREY, linewidth=0.8)
     ax.set_ylim(1e-17, 1e12)
-    ax.set_xlabel("diffusion time t")
-    ax.set_ylabel("relative error of the layer")
-    ax.set_title("The layer of Theorem 5.3 against the linear map it is built for")
-    ax.legend(loc="upper right")
+    title = "The layer of Theorem 5.3 against the linear map it is built for"
+    name_axes(ax, title, "diffusion time t", "relative error of the layer", legend="upper right")
     return figure
 
 
@@ -117,7 +115,7 @@ def unifapp(
     for time in times:
         layer = universal_layer(_edges(graphs), encodings, maps, time=time)
         found = _linear_errors(layer, graphs, encodings, maps, generator)
-        weight = float(mixing(layer.conv).weight.abs().max())
+        weight = float(mixing(layer.conv).weight.detach().abs().max())
         layer.conv.method = "chebyshev" if math.isfinite(time) else "auto"
         normwise = max(_linear_errors(layer, graphs, encodings, maps, generator))
         errors += found
@@ -209,9 +207,8 @@ def _width_plot(tables: Sequence[Table]) -> Figure:
     table = tables[0]
     figure, (ax,) = new_figure()
     ax.loglog(table.column("width"), table.column("largest error"), "o-", color=BLUE)
-    ax.set_xlabel("width of the network")
-    ax.set_ylabel("largest error on fresh points")
-    ax.set_title("Two BuNN layers against a continuous map, on several graphs at once")
+    axes = "width of the network", "largest error on fresh points"
+    name_axes(ax, f"Two BuNN layers against {table.title}", *axes)
     return figure
 
 
