@@ -10,10 +10,11 @@ def main() -> None:
     try:
         from bunn.cli import app  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("typer", "rich"):
             raise
         sys.exit(
-            f"bunn's command line needs {error.name}, which is not installed; install it with: "
+            f"bunn's command line needs {missing}, which is not installed; install it with: "
             "pip install 'bunn[train]'"
         )
     app()

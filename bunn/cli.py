@@ -25,23 +25,31 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def bunn(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
     ] = False,
 ) -> None:
     """Bundle Neural Networks: message diffusion on graphs."""
-    if version:
-        print(__version__)
-        raise typer.Exit
 
 
 @app.command()
 def verify(
     claim: Annotated[
         list[str] | None,
-        typer.Option(help="A claim to run, with all its details and its plot; may be repeated."),
+        typer.Option(
+            metavar="NAME", help="Run one claim, with its details and plot; may be repeated."
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON, for machines.")
@@ -49,7 +57,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Of the random features, maps and weights.")] = 0,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Where to write the plot of a claim. [default: bunn-CLAIM.png]"),
+        typer.Option(help="Where to write the plot.", show_default="bunn-NAME.png"),
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no plot.")] = False,
 ) -> None:

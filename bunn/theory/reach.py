@@ -61,7 +61,8 @@ def mpnn_jacobian(
             outside.append(float((found * (walks == 0)).max()))
             missed.append(float((found * (strict == 0)).max()))
             if name == "GCN":
-                norms = [float(torch.linalg.matrix_norm(c.lin.weight, 2)) for c in model.convs]  # type: ignore[union-attr]
+                weights = [part.detach() for part in model.parameters() if part.dim() == 2]
+                norms = [float(torch.linalg.matrix_norm(weight, 2)) for weight in weights]
                 limit = math.prod(norms) * walks
                 bound.append(float((found - limit).max()))
     pair = g.path(2)

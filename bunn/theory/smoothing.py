@@ -228,15 +228,20 @@ def oversmoothing(
     seed: int = 0,
 ) -> Iterator[Evidence]:
     """The proof's network beside a GCN and the trivial bundle, at all depths."""
-    ratios, exact, norms, gcn, trivial, tables = [], [], [], [], [], []
+    ratios, exact, norms, below, gcn, trivial, tables = [], [], [], [], [], [], []
     generator = torch.Generator().manual_seed(seed)
     for graph in graphs:
         u, v = _far_apart(graph)
         x = torch.rand(graph.num_nodes, 2, dtype=torch.float64, generator=generator)
         pe = torch.randn(graph.num_nodes, 2, dtype=torch.float64, generator=generator)
         network = SeparatingBuNN(x, graph.edge_index, pe, u, max(depths))
+        # The mean signal points elsewhere: along the second axis, backwards.
+        second = -torch.cat((0.1 * x[:, :1], x[:, 1:] + 1), dim=1)
+        twin = SeparatingBuNN(second, graph.edge_index, pe, u, max(depths))
         with torch.no_grad():
             bunn = network(x, graph.edge_index, pe)
+            y = twin(second, graph.edge_index, pe)[-1]
+        below.append(float((y[u] - y[v]).norm()) / twin.delta)
         others = _gcn_features(graph, x, max(depths)), _trivial_features(graph, x, max(depths))
         rows = []
         for depth in depths:
@@ -260,6 +265,7 @@ def oversmoothing(
         )
     yield at_least(f"separation over δ, depth {min(depths)} to {max(depths)}", ratios, 1.0)
     yield at_most("separation minus √2 δ, relative", exact, 1e-9)
+    yield at_least(f"separation over δ where h₁ < 0, depth {max(depths)}", below, 1.0)
     yield at_most("largest norm of a weight matrix", norms, 1 + 1e-12)
     yield at_most("separation of a GCN over its bound c λ^K", gcn, 1.0)
     yield at_most("separation on the trivial bundle over its bound c exp(−Kλ₁)", trivial, 1.0)

@@ -1,0 +1,145 @@
+"""The real command line, run as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bunn
+from bunn.theory import CLAIMS
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    """``bunn ARGUMENTS``, after a line of Python if there is one."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {before}\n"
+    code += "from bunn.__main__ import main; main()"
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_verify_prints_one_line_per_claim(tmp_path):
+    result = run("verify", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    for name, claim in CLAIMS.items():
+        (line,) = [line for line in lines if line.startswith(f"{name} ")]
+        assert claim.statement[:30] in line
+        assert line.rstrip().endswith(("holds", "corrected"))
+    assert f"{len(CLAIMS)} claims" in lines[-1]
+    assert "0 fail" in lines[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_verify_json(tmp_path):
+    result = run("verify", "--json", "--claim", "limit", "--claim", "cost", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["passed"] is True
+    assert data["version"] == bunn.__version__
+    assert [claim["name"] for claim in data["claims"]] == ["limit", "cost"]
+    limit, cost = data["claims"]
+    assert limit["verdict"] == "holds"
+    assert limit["residual"] == limit["checks"][0]["value"]
+    assert cost["verdict"] == "corrected"
+    assert all(check["passed"] for check in cost["errata"][0]["verification"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_verify_one_claim_with_details_and_a_plot(tmp_path):
+    result = run("verify", "--claim", "oversmoothing", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for part in ("Proposition 4.2", "Erratum:", "printed:", "counterexample:", "corrected:", "128"):
+        assert part in result.stdout
+    assert (tmp_path / "bunn-oversmoothing.png").read_bytes().startswith(b"\x89PNG")
+    assert "bunn-oversmoothing.png" in result.stdout
+
+    elsewhere = tmp_path / "plot.svg"
+    result = run("verify", "--claim", "cost", "--plot", str(elsewhere), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "<svg" in elsewhere.read_text()
+
+    result = run("verify", "--claim", "cost", "--no-plot", cwd=tmp_path)
+    assert result.returncode == 0
+    assert not (tmp_path / "bunn-cost.png").exists()
+
+
+def test_a_broken_layer_exits_with_one(tmp_path):
+    broken = "import bunn.bundle.rotation as r; r.PlaneMaps.desync = r.PlaneMaps.sync"
+    result = run("verify", "--claim", "consensus", "--claim", "limit", cwd=tmp_path, before=broken)
+    assert result.returncode == 1
+    assert "verdict: fails" in result.stdout
+    assert "verdict: holds" in result.stdout
+
+    result = run("verify", "--json", "--claim", "consensus", cwd=tmp_path, before=broken)
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["passed"] is False
+
+
+def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(tmp_path):
+    broken = "import bunn.bundle as b; b.FlatBundle.energy = None"
+    result = run("verify", "--claim", "energy", "--claim", "limit", cwd=tmp_path, before=broken)
+    assert result.returncode == 1
+    assert "ended by TypeError" in result.stdout
+    assert "verdict: holds" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--claim", "jacobean"), "did you mean 'jacobian'?"),
+        (("--plot", "x.png"), "--plot needs one --claim that has a plot"),
+        (("--claim", "limit", "--plot", "x.png"), "--plot needs one --claim that has a plot"),
+        (("--claim", "cost", "--plot", "x.doc"), "use .png, .svg or .pdf"),
+        (("--seed", "three"), "Invalid value for '--seed'"),
+    ],
+)
+def test_bad_arguments_are_explained(arguments, message, tmp_path):
+    result = run("verify", *arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    words = result.stderr.replace("│", " ").split()
+    assert message in " ".join(words)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_plot_that_cannot_be_written(tmp_path):
+    result = run("verify", "--claim", "cost", "--plot", "missing/plot.png", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "no plot was written to missing/plot.png" in result.stderr
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_named(missing, tmp_path):
+    result = run("verify", cwd=tmp_path, before=f"sys.modules[{missing!r}] = None")
+    assert result.returncode == 1
+    assert "pip install 'bunn[train]'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_claims_run_without_matplotlib(tmp_path):
+    result = run(
+        "verify", "--claim", "cost", cwd=tmp_path, before="sys.modules['matplotlib'] = None"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "pip install 'bunn[train]'" in result.stderr
+
+
+def test_version_and_help(tmp_path):
+    assert run("--version", cwd=tmp_path).stdout.strip() == bunn.__version__
+    assert "verify" in run("--help", cwd=tmp_path).stdout
+    assert "--claim" in run("verify", "--help", cwd=tmp_path).stdout
+
+
+def test_the_installed_command_is_this_one():
+    (script,) = bunn_scripts()
+    assert script.value == "bunn.__main__:main"
+
+
+def bunn_scripts():
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points(group="console_scripts", name="bunn")
