@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 # machines list what they cannot run.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo test lint types unit bench format clean
+.PHONY: demo test lint types unit bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/oversmoothing.py
@@ -26,6 +26,9 @@ unit: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+docs: $(INSTALLED)
+	$(BIN)/python -m docs.build
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

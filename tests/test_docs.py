@@ -1,5 +1,6 @@
 """Docs that run: every Python block of every page, and the pages that are generated."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bunn
+from bunn.theory import CLAIMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,7 +32,8 @@ def test_readme_example_is_fifteen_lines():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
         if "://" not in target.replace("\n", ""):
             assert (page.parent / target).exists(), target
 
@@ -39,6 +42,44 @@ def test_benchmark_page_is_current():
     from benchmarks.report import PAGE, page  # noqa: PLC0415
 
     assert PAGE.read_text() == page()
+
+
+def test_theory_page_is_current():
+    from docs.build import PAGE, VERDICTS, page  # noqa: PLC0415
+
+    data = json.loads(VERDICTS.read_text())
+    assert PAGE.read_text() == page(PAGE.read_text(), data)
+    assert [claim["name"] for claim in data["claims"]] == list(CLAIMS)
+    assert data["passed"] is True
+    for name in CLAIMS:
+        assert f"`{name}`" in PAGE.read_text().split("<!-- end: verdicts -->")[1], name
+
+
+def test_errata_page_is_what_verify_prints():
+    """Every erratum has its heading, and under it the name of its claim."""
+    from docs.build import VERDICTS  # noqa: PLC0415
+
+    text = (ROOT / "docs" / "errata.md").read_text()
+    listed = re.findall(r"^### (.*)\n\nClaim `(.*?)`", text, flags=re.MULTILINE)
+    measured = [
+        (erratum["name"], claim["name"])
+        for claim in json.loads(VERDICTS.read_text())["claims"]
+        for erratum in claim["errata"]
+    ]
+    assert sorted(listed) == sorted(measured)
+
+
+def test_verdicts_are_those_of_a_run():
+    """The claims that take no time are run again: same measurements, same verdicts, same errata."""
+    from docs.build import VERDICTS  # noqa: PLC0415
+
+    kept = {claim["name"]: claim for claim in json.loads(VERDICTS.read_text())["claims"]}
+    for name in ("energy", "limit", "gcn", "sheaf", "spectral", "householder"):
+        now = CLAIMS[name]().as_dict()
+        assert now["verdict"] == kept[name]["verdict"]
+        for key in ("checks", "errata"):
+            then = [entry.get("measured", entry.get("name")) for entry in kept[name][key]]
+            assert [entry.get("measured", entry.get("name")) for entry in now[key]] == then
 
 
 def test_citation_names_this_version():

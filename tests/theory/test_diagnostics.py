@@ -185,8 +185,8 @@ class TestSensitivity:
         model, x = built("BuNN"), features()
         batched = sensitivity(model, x, GRAPH.edge_index)
         for passes, entries in ((1, 2**17), (3, 2**17), (64, 1)):
-            monkeypatch.setattr("bunn.theory.diagnostics._PASSES", passes)
-            monkeypatch.setattr("bunn.theory.diagnostics._CPU_ENTRIES", entries)
+            monkeypatch.setattr("bunn.theory.diagnostics.sensitivities._PASSES", passes)
+            monkeypatch.setattr("bunn.theory.diagnostics.sensitivities._CPU_ENTRIES", entries)
             torch.testing.assert_close(sensitivity(model, x, GRAPH.edge_index), batched)
 
     def test_one_output_per_node_without_an_axis_for_it(self):
@@ -499,7 +499,7 @@ class TestReceptiveField:
 
     @pytest.mark.parametrize("targets", [None, [0, 5], 3])
     def test_sums_of_sensitivities_by_distance(self, targets, monkeypatch):
-        monkeypatch.setattr("bunn.theory.diagnostics._PASSES", 5)  # several rounds of targets
+        monkeypatch.setattr("bunn.theory.diagnostics.reach._TARGETS", 5)  # several rounds
         model, x = built("BuNN"), features()
         s = sensitivity(model, x, GRAPH.edge_index, targets, ord=2)
         delta = hop_distances(bunn.Laplacian(GRAPH.edge_index), targets)
