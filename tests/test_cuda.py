@@ -52,7 +52,7 @@ def test_agrees_with_the_cpu(options, graph):
             torch.testing.assert_close(y.double().cpu(), expected, rtol=0, atol=slack)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:4], ids=lambda o: o["method"])
+@pytest.mark.parametrize("options", OPTIONS[:5], ids=lambda o: o["method"])
 def test_gradients(options):
     lap = zoo_laplacian("bipartite", "rw").to("cuda")
     x = torch.randn(lap.num_nodes, 2, dtype=torch.float64, device="cuda", requires_grad=True)

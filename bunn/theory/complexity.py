@@ -43,13 +43,13 @@ def products(time: float, method: str, *, tol: float = 1e-6, degree: int | None 
 
 def taylor_degree(time: int, tol: float) -> int:
     """The degree a Taylor polynomial needs, in exact arithmetic: at the eigenvalue 2, the worst."""
-    exact = Fraction(math.exp(-2 * time))
-    term = total = Fraction(1)
-    degree = 0
-    while degree < 2 * time or abs(total - exact) > tol:
-        degree += 1
-        term = term * (-2 * time) / degree
-        total += term
+    terms = [Fraction(1)]
+    while len(terms) <= 4 * time + 4 or abs(terms[-1]) > tol / 1000:
+        terms.append(terms[-1] * (-2 * time) / len(terms))
+    error, degree = Fraction(0), len(terms) - 1
+    while degree > 0 and abs(error + terms[degree]) <= tol:  # what leaving the last terms out costs
+        error += terms[degree]
+        degree -= 1
     return degree
 
 

@@ -35,7 +35,7 @@ def mixing(layer: BuNNConv) -> Linear:
 
 
 def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
-    r"""A two-layer perceptron that returns ``values[i]`` at ``encodings[i]``, to the last digit.
+    r"""A two-layer perceptron that returns ``values[i]`` at ``encodings[i]``.
 
     The encodings are projected on a line on which they are apart, :math:`s_1 < s_2 < \dots`, and
 
@@ -44,7 +44,8 @@ def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
         \big(1 + \tanh\big(\alpha_i (s - \tfrac12 (s_i + s_{i+1}))\big)\big)
 
     steps from value to value half-way between neighbours, so steeply that :math:`\tanh = \pm 1` at
-    every encoding. This is what "MLPs are universal" means in the proofs.
+    every encoding: a table of zeros and one other number comes out to the last digit, any other
+    as exact as a sum of its entries is. This is what "MLPs are universal" means in the proofs.
 
     Args:
         encodings: ``(k, f)``; equal rows have equal values.
@@ -52,15 +53,28 @@ def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
 
     Raises:
         ValueError: If two encodings are equal, or too close to be told apart, and their values are
-            not.
+            not; or if an encoding is not finite.
     """
+    if (
+        encodings.dim() != 2
+        or values.dim() != 2
+        or len(encodings) != len(values)
+        or not len(values)
+    ):
+        raise ValueError(
+            f"encodings has shape {tuple(encodings.shape)} and values {tuple(values.shape)}; they "
+            "need one row each per node: (k, f) and (k, m)"
+        )
+    if not bool(encodings.isfinite().all()):
+        raise ValueError("encodings has entries that are not finite; every node needs a place")
     points, owner = torch.unique(encodings.double(), dim=0, return_inverse=True)
     table = values.new_zeros(points.size(0), values.size(1), dtype=torch.float64)
     table[owner] = values.double()
     clash = (table[owner] != values.double()).any(1).nonzero()
     if clash.numel():
         first = int(clash[0])
-        twin = int((owner == owner[first]).nonzero().flatten()[-1])
+        differs = (values != values[first]).any(1)
+        twin = int(((owner == owner[first]) & differs).nonzero()[0])
         raise ValueError(
             f"encodings {first} and {twin} are equal, {encodings[first].tolist()}, but stand for "
             "different nodes; positional encodings must be injective over all graphs together"

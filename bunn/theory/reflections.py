@@ -19,7 +19,8 @@ def reflections(matrix: Tensor) -> Tensor:
 
     Column by column: :math:`v = Q e_j - e_j` reflects the ``j``-th column onto its axis and leaves
     the axes before it alone; a column that is there already needs none (Cartan and Dieudonné). A
-    reflection turns the determinant around, so ``k`` is even or odd with it.
+    reflection turns the determinant around, so ``k`` is even or odd with it. A matrix that is
+    orthogonal only to rounding is taken for the orthogonal one next to it.
 
     Args:
         matrix: ``(d, d)`` orthogonal, in float64.
@@ -27,20 +28,23 @@ def reflections(matrix: Tensor) -> Tensor:
     Returns:
         ``(k, d)`` unit vectors.
     """
-    d = matrix.size(0)
+    d, shape = matrix.size(-1), tuple(matrix.shape)
+    if shape != (d, d):
+        raise ValueError(f"matrix of shape {shape} is not orthogonal; it must be square")
     error = float((matrix.mT @ matrix - torch.eye(d, dtype=matrix.dtype)).abs().max())
-    if matrix.shape != (d, d) or error > 1e-8:
-        raise ValueError(
-            f"matrix of shape {tuple(matrix.shape)} is not orthogonal: |QᵀQ − I| = {error:.0e}"
-        )
+    if not error <= 1e-8:  # NaN included
+        raise ValueError(f"matrix of shape {shape} is not orthogonal: |QᵀQ − I| = {error:.0e}")
     rest, vectors = matrix.clone(), []
     for j in range(d):
         vector = rest[:, j].clone()
-        vector[j] -= 1.0
-        length = vector.norm()
-        if length < 1e-12:
+        vector[:j] = 0.0  # where rounding alone is left
+        beyond, along = vector[j + 1 :].norm(), vector[j].clone()
+        if along > 0 and beyond < torch.finfo(matrix.dtype).eps:
             continue
-        unit = vector / length
+        size = torch.hypot(beyond, along)
+        # along - size, without cancellation where the column is next to its axis.
+        vector[j] = along - size if along <= 0 else -beyond.square() / (along + size)
+        unit = vector / vector.norm()
         rest = rest - 2 * unit[:, None] * (unit @ rest)
         vectors.append(unit)
     return torch.stack(vectors) if vectors else matrix.new_zeros(0, d)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from bunn.theory.networks import lookup_network, mixing
 
 #: The heat kernel is summed until only what is below every number would be left out.
 EXACT = math.ulp(0.0)
+#: The largest weight, which leaves room for features up to 1e8 before products overflow.
+LARGEST = 1e300
 
 
 class UniversalLayer(nn.Module):
@@ -53,19 +55,21 @@ class UniversalLayer(nn.Module):
         self,
         x: Tensor,
         edge_index: Adjacency | Laplacian,
-        edge_weight: Tensor | None = None,
-        pe: Tensor | None = None,
+        pe: Tensor,
     ) -> Tensor:
         """Runs the layer.
 
         Args:
             x: ``(n, c)`` node features.
             edge_index: The edges of one of the graphs, or of several side by side.
-            edge_weight: Edge weights, if the layer was built for them. (default: all one)
             pe: ``(n, f)`` the encodings of the nodes.
         """
+        if x.dtype != self.lift.weight.dtype:
+            raise TypeError(
+                f"x has dtype {x.dtype}, the layer {self.lift.weight.dtype}; use x.double()"
+            )
         h = self.lift(x)
-        h = self.conv(h, edge_index, edge_weight, pe, phi_x=h[:, :0])
+        h = self.conv(h, edge_index, pe=pe, phi_x=h[:, :0])
         out: Tensor = self.pool(h)
         return out
 
@@ -163,7 +167,6 @@ def _places(
         identity = torch.eye(n, dtype=torch.float64)
         method = "limit" if time == math.inf else "uniformization"
         kernel = diffuse(identity, lap, time, method=method, tol=EXACT)
-        kernel = kernel * (lap.components[:, None] == lap.components[None, :])
         places.append(_Place(slice(start, start + n), kernel))
         start += n
     return places
@@ -180,8 +183,13 @@ def _divided(blocks: Tensor, kernel: Tensor, graph: int, time: float) -> Tensor:
             f"is {float(kernel[u, v]):g} at time={time:g}: use a larger time, or, if they are in "
             "different components, a zero block"
         )
-    safe = torch.where(asked, kernel, 1.0)
-    return blocks / safe[:, None, :, None]
+    weights = blocks / torch.where(asked, kernel, 1.0)[:, None, :, None]
+    if not bool((weights.abs() <= LARGEST).all()):
+        raise ValueError(
+            f"linear_maps[{graph}] over the heat kernel at time={time:g} overflows: its weights "
+            f"exceed {LARGEST:g}; use a larger time, or a smaller map"
+        )
+    return weights
 
 
 def _channels(
@@ -191,15 +199,8 @@ def _channels(
     biases: Sequence[Tensor] | None,
 ) -> tuple[int, int]:
     """The channels ``c_in, c_out`` that all maps agree on."""
-    counts = {
-        "edge_indices": len(edge_indices),
-        "encodings": len(encodings),
-        "linear_maps": len(linear_maps),
-        **({} if biases is None else {"biases": len(biases)}),
-    }
-    if len(set(counts.values())) != 1 or not edge_indices:
-        seen = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise ValueError(f"one entry per graph is needed in every list; there are {seen}")
+    lists = {"edge_indices": edge_indices, "encodings": encodings, "linear_maps": linear_maps}
+    _check_lengths(lists if biases is None else {**lists, "biases": biases})
     found: set[tuple[int, int]] = set()
     for i, (encoding, matrix) in enumerate(zip(encodings, linear_maps, strict=True)):
         if encoding.dim() != 2 or encoding.size(0) == 0:
@@ -224,11 +225,20 @@ def _channels(
             raise ValueError(
                 f"biases[{i}] has shape {tuple(biases[i].shape)}; it needs ({matrix.size(0)},)"
             )
+        if biases is not None and not bool(biases[i].isfinite().all()):
+            raise ValueError(f"biases[{i}] has entries that are not finite")
     if len(found) > 1:
         raise ValueError(
             f"the linear maps have (c_in, c_out) = {sorted(found)}; all graphs must agree"
         )
     return found.pop()
+
+
+def _check_lengths(lists: Mapping[str, Sequence[object]]) -> None:
+    counts = {name: len(entries) for name, entries in lists.items()}
+    if len(set(counts.values())) != 1 or 0 in counts.values():
+        seen = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise ValueError(f"one entry per graph is needed in every list; there are {seen}")
 
 
 Transformation = Callable[[Tensor], Tensor]
@@ -255,12 +265,11 @@ class UniversalNetwork(nn.Module):
         self,
         x: Tensor,
         edge_index: Adjacency | Laplacian,
-        edge_weight: Tensor | None = None,
-        pe: Tensor | None = None,
+        pe: Tensor,
     ) -> Tensor:
         """``(n, c) -> (n, c')``."""
-        hidden = self.activation(self.first(x, edge_index, edge_weight, pe))
-        out: Tensor = self.second(hidden, edge_index, edge_weight, pe)
+        hidden = self.activation(self.first(x, edge_index, pe))
+        out: Tensor = self.second(hidden, edge_index, pe)
         return out
 
 
@@ -293,6 +302,8 @@ def universal_network(
         time: The diffusion time. (default: ``inf``)
         seed: Of the random hidden features and points. (default: ``0``)
     """
+    lists = {"edge_indices": edge_indices, "encodings": encodings}
+    _check_lengths({**lists, "transformations": transformations})
     generator = torch.Generator().manual_seed(seed)
     first_maps, first_biases, second_maps, second_biases = [], [], [], []
     for encoding, transformation in zip(encodings, transformations, strict=True):

@@ -124,14 +124,12 @@ class TestReference:
         limit = reference.heat_kernel(graph, math.inf)
         np.testing.assert_allclose(limit, late, rtol=0, atol=1e-10)
 
-    @pytest.mark.xfail(strict=True, reason="at infinity the normalization is not looked at")
     @pytest.mark.parametrize("graph", [g.path(5), g.star(4)], ids=lambda graph: graph.name)
     def test_symmetric_heat_kernel_at_infinity_is_the_limit(self, graph):
         late = scipy.linalg.expm(-2000.0 * reference.laplacian(graph, "sym").numpy())
         limit = reference.heat_kernel(graph, math.inf, "sym")
         np.testing.assert_allclose(limit, late, rtol=0, atol=1e-10)
 
-    @pytest.mark.xfail(strict=True, reason="torch sums few terms where the norm is small")
     @pytest.mark.parametrize("time", [1e-3, 0.1])
     def test_small_entries_of_the_kernel_have_their_digits(self, time):
         """From the end of a path, to lowest order: ``H(t)_0v = e^-t t^v / (v! 2^(v-1))``."""
