@@ -9,171 +9,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch_geometric.utils import to_undirected
+from torch import Tensor
 
-from bunn.bundle import FlatBundle
-from bunn.diffusion import diffuse
-from bunn.laplacian import Laplacian
-from bunn.nn import BuNNConv
 from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, draw_edges, new_figure
 from bunn.theory.graphs import Graph
+from bunn.theory.scenes import (
+    KITE,
+    SQUARE,
+    TIMES,
+    TWIST,
+    TWISTED_EDGE,
+    connection,
+    flat_action,
+    graph_action,
+    message_diffusion_steps,
+    square_bundle,
+    turn,
+    twisted_action,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: A cycle of four nodes and a leaf: irregular, with one loop to carry a vector around.
-SQUARE = Graph("square", to_undirected(torch.tensor([[0, 1, 2, 3, 2], [1, 2, 3, 0, 4]])), 5)
 SQUARE_POSITION = torch.tensor([[-1.6, 0.8], [-1.6, -0.8], [0.1, -0.8], [0.1, 0.8], [1.7, -0.8]])
-#: The edge whose transport no choice of frames accounts for, and its extra rotation in degrees.
-TWISTED_EDGE, TWIST = (1, 0), 120.0
-#: A time at which every mode but those of eigenvalue zero has decayed to nothing.
-LATE = 400.0
-
-#: A triangle and a leaf: four nodes and four edges, as in the paper.
-KITE = Graph("kite", to_undirected(torch.tensor([[0, 1, 2, 2], [1, 2, 0, 3]])), 4)
 KITE_POSITION = torch.tensor([[-1.6, 0.8], [-1.6, -0.8], [0.05, 0.0], [1.7, -0.8]])
 KITE_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
-#: The times at which diffusion is shown; the layer stops at the last.
-TIMES = (0.5, 5.0)
-TOLERANCE = 1e-12
 
 #: The radius of a dial, which is also the length of a unit vector.
 RADIUS = 0.58
 #: Where the global frame is drawn, beside either graph.
 GLOBAL_POSITION = torch.tensor([1.7, 0.8])
-
-
-class Action(NamedTuple):
-    """What a random-walk Laplacian on :data:`SQUARE` does to a signal ``(n, d)``."""
-
-    laplacian: Tensor  #: ``L``, ``(n*d, n*d)``
-    signal: Tensor  #: ``x``
-    average: Tensor  #: ``x - L x``, the mean of the transported neighbours
-    limit: Tensor  #: ``exp(-tL) x`` for large ``t``
-
-    def energy(self, x: Tensor) -> float:
-        """The Dirichlet energy ``<x, D L x>`` of ``x: (n, d)``."""
-        gradient = SQUARE.degree.unsqueeze(1) * (self.laplacian @ x.flatten()).view_as(x)
-        return float((x * gradient).sum())
-
-    @property
-    def nullity(self) -> int:
-        """The dimension of the null space, which is that of all limits."""
-        return int((torch.linalg.eigvals(self.laplacian).abs() < 1e-9).sum())
-
-
-def _radians(*degrees: float) -> Tensor:
-    return torch.tensor(degrees, dtype=torch.float64).deg2rad()
-
-
-def _polar(length: Sequence[float], angle: Tensor) -> Tensor:
-    """Vectors ``(n, 2)`` from their lengths and angles."""
-    return torch.view_as_real(torch.polar(angle.new_tensor(length), angle))
-
-
-def square_field() -> Tensor:
-    """The vector field ``(5, 2)`` on :data:`SQUARE`."""
-    return _polar((1.0, 1.0, 0.9, 1.0, 0.95), _radians(135, 215, 45, 100, -20))
-
-
-def square_bundle() -> FlatBundle:
-    """The flat bundle on :data:`SQUARE`: a fixed rotation at each node."""
-    return FlatBundle(_radians(20, 195, -40, 55, -110).view(-1, 1, 1), maps="rotation")
-
-
-def connection(twist: float) -> Tensor:
-    """The transports ``O_uv`` from ``v`` to ``u``, ``(n, n, 2, 2)``, zero where there is no edge.
-
-    They are those of the flat bundle, except that one edge rotates by a further ``twist`` degrees.
-    """
-    frame = square_bundle().matrices()[:, 0]
-    blocks = torch.einsum("uv,uki,vkj->uvij", SQUARE.adjacency, frame, frame)
-    u, v = TWISTED_EDGE
-    extra = FlatBundle(_radians(twist).view(1, 1, 1), maps="rotation").matrices()[0, 0]
-    blocks[u, v] = frame[u].T @ extra @ frame[v]
-    blocks[v, u] = blocks[u, v].T
-    return blocks
-
-
-def holonomy(blocks: Tensor) -> float:
-    """The angle in degrees by which a vector returns rotated from once around the square."""
-    carried = torch.eye(2, dtype=blocks.dtype)
-    for v, u in ((0, 3), (3, 2), (2, 1), (1, 0)):
-        carried = blocks[u, v] @ carried
-    return math.degrees(math.atan2(float(carried[1, 0]), float(carried[0, 0])))
-
-
-def connection_laplacian(blocks: Tensor) -> Tensor:
-    """``I - D^-1 A_B`` for transports ``(n, n, d, d)`` along the edges of :data:`SQUARE`."""
-    means = blocks / SQUARE.degree.view(-1, 1, 1, 1)
-    size = blocks.size(0) * blocks.size(2)
-    return torch.eye(size, dtype=blocks.dtype) - means.transpose(1, 2).reshape(size, size)
-
-
-def graph_action() -> Action:
-    """The graph Laplacian on scalars."""
-    lap = Laplacian(SQUARE.edge_index).to(torch.float64)
-    x = torch.tensor([[0.9], [-0.6], [0.2], [1.0], [-0.8]], dtype=torch.float64)
-    return Action(lap.dense(), x, lap.aggregate(x), diffuse(x, lap, math.inf))
-
-
-def flat_action() -> Action:
-    """The Laplacian of a flat bundle: that of the graph, between sync and desync."""
-    lap = Laplacian(SQUARE.edge_index).to(torch.float64)
-    bundle, x = square_bundle(), square_field()
-    average = bundle.desync(lap.aggregate(bundle.sync(x)))
-    limit = bundle.desync(diffuse(bundle.sync(x), lap, math.inf))
-    return Action(bundle.laplacian(lap)[0], x, average, limit)
-
-
-def twisted_action() -> Action:
-    """The Laplacian of a connection that is not flat: no sync, but a dense matrix exponential."""
-    matrix, x = connection_laplacian(connection(TWIST)), square_field()
-    limit = torch.linalg.matrix_exp(-LATE * matrix) @ x.flatten()
-    return Action(matrix, x, x - (matrix @ x.flatten()).view_as(x), limit.view_as(x))
-
-
-class FixedAngles(nn.Module):
-    """A phi that reads nothing: one angle per node of :data:`KITE`."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return _radians(25, 140, -35, -120).unsqueeze(1)
-
-
-class Steps(NamedTuple):
-    """The steps of one layer on :data:`KITE`; all fields ``(4, 2)`` in the nodes' own frames."""
-
-    frame: Tensor  #: ``O_v``, ``(4, 2, 2)`` (Equation 1)
-    features: Tensor  #: the input ``x_v``
-    updated: Tensor  #: ``O_v^T W O_v x_v`` (Equation 2)
-    early: Tensor  #: its heat at the first of :data:`TIMES` (Equation 3)
-    late: Tensor  #: its heat at the last, which is what the layer returns
-    output: Tensor  #: the non-linearity of that (Equation 4)
-
-
-def kite_layer() -> BuNNConv:
-    """A layer with fixed angles and a fixed ``W``, without bias, in float64."""
-    conv = BuNNConv(
-        2, 2, time=TIMES[-1], maps="rotation", phi=FixedAngles(), bias=None, tol=TOLERANCE
-    ).double()
-    weight = conv.get_parameter("network.weight")
-    weight.data = weight.new_tensor([[0.95, -0.45], [0.35, 0.9]])
-    return conv.requires_grad_(False)
-
-
-def message_diffusion_steps() -> Steps:
-    """What the layer computes in the global frame, step by step, in the nodes' own frames."""
-    lap, conv = Laplacian(KITE.edge_index).to(torch.float64), kite_layer()
-    x = _polar((0.95, 0.95, 0.9, 0.95), _radians(37, 245, 8, -45))
-    bundle = conv.bundle(x, lap)
-    mixed = nn.functional.linear(bundle.sync(x), conv.get_parameter("network.weight"))
-    early, late = (bundle.desync(diffuse(mixed, lap, time, tol=TOLERANCE)) for time in TIMES)
-    return Steps(bundle.matrices()[:, 0], x, bundle.desync(mixed), early, late, late.relu())
 
 
 def laplacians_figure() -> Figure:
@@ -197,8 +66,8 @@ def laplacians_figure() -> Figure:
         facts = rf"$\dim\ker {formula.split()[0]} = {action.nullity}$,  energy ${energy}$"
         _write(panels[6 + k], (0.05, -1.6), f"{verdict}\n{facts}", va="top")
     for ax, twist in zip(panels[1:3], (0.0, TWIST), strict=True):
-        turn = round(holonomy(connection(twist)))
-        _write(ax, (-0.75, 0), rf"$\circlearrowright$ {turn}°", color=GREY, fontsize=11)
+        degrees = round(turn(connection(twist)))
+        _write(ax, (-0.75, 0), rf"$\circlearrowright$ {degrees}°", color=GREY, fontsize=11)
     _write(panels[2], GLOBAL_POSITION.tolist(), "no global\nframe", color=GREY, fontsize=8.5)
     _name_axes(panels[1])
     average, heat = "$D^{-1}A\\,x = x - Lx$", "heat, $t\\to\\infty$\n$y = e^{-tL}x$"

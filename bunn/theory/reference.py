@@ -84,6 +84,15 @@ def twisted_transport(graph: Graph, seed: int, d: int = 2) -> Tensor:
     return matrix_exp(skew[u, v])
 
 
+def holonomy(graph: Graph, transport: Tensor, cycle: list[int]) -> Tensor:
+    """The transport once around a cycle, ``(d, d)``."""
+    edges = {(u, v): e for e, (u, v) in enumerate(graph.edge_index.T.tolist())}
+    around = torch.eye(transport.size(-1), dtype=torch.float64)
+    for v, u in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        around = transport[edges[u, v]] @ around
+    return around
+
+
 def random_bundles(
     graph: Graph, seed: int, dims: tuple[int, ...] = (2, 3, 4), num_bundles: int = 2
 ) -> Iterator[tuple[Tensor, FlatBundle]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bunn import Laplacian, diffuse
 from bunn.diffusion import chebyshev_degree
-from bunn.theory.complexity import products, taylor_degree
+from bunn.theory.claims.complexity import products, taylor_degree
 from bunn.theory.graphs import cycle
 
 

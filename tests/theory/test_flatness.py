@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from bunn.bundle import MAPS
 from bunn.theory import graphs as g
 from bunn.theory import reference
-from bunn.theory.flatness import fundamental_cycles, holonomy
+from bunn.theory.claims.flatness import fundamental_cycles
+from bunn.theory.reference import holonomy
 
 GRAPHS = [g.path(5), g.star(4), g.cycle(9), g.grid(2, 4), g.complete(6), g.random(13, seed=7)]
 by_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)

@@ -182,11 +182,13 @@ def phi_a_little_off(patch):
 
 def leaking_sensitivity(patch):
     """A Jacobian that is not zero where it should be."""
-    import bunn.theory.reach  # noqa: PLC0415
+    import bunn.theory.claims.reach  # noqa: PLC0415
 
     original = bunn.theory.diagnostics.sensitivity
     patch.setattr(
-        bunn.theory.reach, "sensitivity", lambda *args, **inputs: original(*args, **inputs) + 1e-3
+        bunn.theory.claims.reach,
+        "sensitivity",
+        lambda *args, **inputs: original(*args, **inputs) + 1e-3,
     )
 
 

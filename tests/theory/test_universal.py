@@ -12,8 +12,9 @@ from torch_geometric.data import Batch, Data
 import bunn
 from bunn.nn import MLPPhi
 from bunn.theory import graphs as g
+from bunn.theory.approximation import cube, universal_network
 from bunn.theory.networks import mixing
-from bunn.theory.universal import cube, universal_layer, universal_network
+from bunn.theory.universal import universal_layer
 
 FAMILY = (g.path(1), g.path(9), g.cycle(5), g.tree(3), g.grid(2, 5), g.random(8, seed=11))
 TIMES = (math.inf, 1000.0, 10.0, 1.0, 0.1, 0.01)

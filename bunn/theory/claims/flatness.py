@@ -120,15 +120,6 @@ def fundamental_cycles(graph: Graph) -> list[list[int]]:
     return cycles
 
 
-def holonomy(graph: Graph, transport: Tensor, cycle: list[int]) -> Tensor:
-    """The transport once around a cycle, ``(d, d)``."""
-    edges = {(u, v): e for e, (u, v) in enumerate(graph.edge_index.T.tolist())}
-    around = torch.eye(transport.size(-1), dtype=torch.float64)
-    for v, u in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-        around = transport[edges[u, v]] @ around
-    return around
-
-
 @claim(
     "path-independence", "Section 3", "in a flat bundle, transport around a cycle is the identity"
 )
@@ -162,7 +153,7 @@ def path_independence(
 def _defects(graph: Graph, transport: Tensor, cycles: list[list[int]]) -> list[float]:
     """How far the transport around each cycle is from the identity."""
     identity = torch.eye(transport.size(-1), dtype=torch.float64)
-    return [float((holonomy(graph, transport, c) - identity).norm()) for c in cycles]
+    return [float((reference.holonomy(graph, transport, c) - identity).norm()) for c in cycles]
 
 
 def _smallest_eigenvalue(graph: Graph, transport: Tensor) -> float:

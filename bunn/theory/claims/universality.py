@@ -10,17 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bunn.theory import graphs as g
+from bunn.theory.approximation import UniversalNetwork, cube, universal_network
 from bunn.theory.claim import Erratum, Evidence, Table, at_least, at_most, claim
 from bunn.theory.drawing import BLUE, GREY, ORANGE, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import mixing
-from bunn.theory.universal import (
-    UniversalLayer,
-    UniversalNetwork,
-    cube,
-    universal_layer,
-    universal_network,
-)
+from bunn.theory.universal import UniversalLayer, universal_layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
