@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import sys
 from pathlib import Path
@@ -54,7 +55,9 @@ def verify(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON, for machines.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the random features, maps and weights.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the random features, maps and weights.", min=0, max=2**63 - 1)
+    ] = 0,
     plot: Annotated[
         Path | None,
         typer.Option(help="Where to write the plot.", show_default="bunn-NAME.png"),
@@ -66,15 +69,19 @@ def verify(
     Exits with 1 if a claim fails.
     """
     chosen = _claims(claim or [])
-    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+    if plot is not None and no_plot:
+        raise typer.BadParameter("--plot and --no-plot exclude each other")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"--plot {plot} has no known format; use .png, .svg or .pdf")
     if plot is not None and (len(chosen) != 1 or chosen[0].plot is None):
         drawn = ", ".join(name for name, entry in CLAIMS.items() if entry.plot is not None)
         raise typer.BadParameter(f"--plot needs one --claim that has a plot: {drawn}")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where the terminal knows no Greek
     torch.set_num_threads(1)  # matrices this small are slower on several
     reports = run_claims(chosen, seed, Console(stderr=True))
     if as_json:
-        json.dump(_as_data(reports, seed), sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(_as_data(reports, seed), sys.stdout, indent=2)
         print()
     console = Console(quiet=as_json, width=None if sys.stdout.isatty() else 200)
     if not claim:
@@ -95,7 +102,7 @@ def _claims(names: list[str]) -> list[Claim]:
             near = difflib.get_close_matches(name, CLAIMS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             known = ", ".join(CLAIMS)
-            raise typer.BadParameter(f"there is no claim {name!r}{hint} There are: {known}")
+            raise typer.BadParameter(f"there is no claim {name!r}{hint or '.'} There are: {known}")
     return [CLAIMS[name] for name in names or CLAIMS]
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
 VERDICTS = ROOT / "results" / "theory" / "verify.json"
 PAGE = ROOT / "docs" / "theory.md"
+RELATIONS = {"<=": "≤", ">=": "≥"}
 
 
 def measure() -> None:
@@ -34,7 +35,7 @@ def verdict_table(data: dict[str, Any]) -> str:
             f"`{claim['name']}`",
             claim["where"],
             claim["measured"].replace("|", "\\|"),
-            f"{claim['residual']:.2g}",
+            f"{claim['residual']:.2g} {RELATIONS[claim['relation']]} {claim['bound']:.2g}",
             claim["verdict"],
         )
         lines.append(f"| {' | '.join(cells)} |")

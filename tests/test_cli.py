@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import bunn
-from bunn.theory import CLAIMS
+from bunn.theory import CLAIMS, Report
+from bunn.theory.report import summary_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +33,27 @@ def test_verify_prints_one_line_per_claim(tmp_path):
     assert f"{len(CLAIMS)} claims" in lines[-1]
     assert "0 fail" in lines[-1]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 150, 250])
+def test_the_summary_fits_and_never_loses_a_verdict(width):
+    reports = [CLAIMS[name]() for name in ("limit", "gcn", "householder")]
+    reports.append(Report("broken", "nowhere", "a statement", error="RuntimeError: " + "x" * 500))
+    lines = [line.plain for line in summary_lines(reports, width)]
+    assert all(len(line.rstrip()) <= width for line in lines)
+    text = "\n".join(lines)
+    for report in reports:
+        (line,) = [line for line in lines if line.startswith(f"{report.name} ")]
+        assert line.rstrip().endswith(report.verdict)
+        assert report.headline is None or f"{report.headline.value:.2g} ≤" in line
+        assert report.statement[:9] in text
+
+
+def test_a_terminal_without_greek(tmp_path):
+    code = "sys.stdout.reconfigure(encoding='ascii')"
+    for arguments in (("--no-plot",), ("--json",)):
+        result = run("verify", "--claim", "gcn", *arguments, cwd=tmp_path, before=code)
+        assert result.returncode == 0, result.stderr
 
 
 def test_verify_json(tmp_path):
@@ -84,6 +106,7 @@ def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(tmp_path):
     result = run("verify", "--claim", "energy", "--claim", "limit", cwd=tmp_path, before=broken)
     assert result.returncode == 1
     assert "ended by TypeError" in result.stdout
+    assert "Traceback" in result.stdout  # where it came from, as part of the details
     assert "verdict: holds" in result.stdout
     assert "Traceback" not in result.stderr
 
@@ -96,6 +119,8 @@ def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(tmp_path):
         (("--claim", "limit", "--plot", "x.png"), "--plot needs one --claim that has a plot"),
         (("--claim", "cost", "--plot", "x.doc"), "use .png, .svg or .pdf"),
         (("--seed", "three"), "Invalid value for '--seed'"),
+        (("--seed", "99999999999999999999"), "Invalid value for '--seed'"),
+        (("--claim", "cost", "--plot", "x.png", "--no-plot"), "exclude each other"),
     ],
 )
 def test_bad_arguments_are_explained(arguments, message, tmp_path):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,11 @@ def poisson_weights(time: float | Tensor, degree: int) -> list[float] | Tensor:
         steps = torch.arange(degree + 1, dtype=torch.float64, device=time.device).unsqueeze(1)
         log_weights = torch.xlogy(steps, time.double()) - time.double() - torch.lgamma(steps + 1)
         return log_weights.exp()
-    if time == 0:
-        return [1.0] + [0.0] * degree
-    return [math.exp(k * math.log(time) - time - math.lgamma(k + 1)) for k in range(degree + 1)]
+    # From the likeliest number of steps outwards, each from its neighbour; all together are one.
+    likeliest = int(time)
+    last = max(degree, uniformization_degree(time, 1e-17))
+    more = np.cumprod(time / np.arange(likeliest + 1, last + 1))
+    fewer = np.cumprod(np.arange(likeliest, 0, -1) / time) if likeliest else np.empty(0)
+    weights = np.concatenate((fewer[::-1], [1.0], more))
+    chances: list[float] = (weights / weights.sum())[: degree + 1].tolist()
+    return chances

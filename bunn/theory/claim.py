@@ -7,8 +7,10 @@ seeing. The :func:`claim` decorator makes it a :class:`Claim`; calling that give
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,10 +18,38 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from bunn.theory.graphs import Graph
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Verdict = Literal["holds", "corrected", "fails"]
+
+
+class SettingsError(ValueError):
+    """What a claim was asked to run on is nothing it speaks of."""
+
+
+def check_graphs(graphs: object, name: str) -> None:
+    """Raises an error unless ``graphs`` are connected :class:`Graph` objects of two nodes or more.
+
+    Args:
+        graphs: What was given.
+        name: The keyword it was given as.
+    """
+    if not isinstance(graphs, Sequence) or isinstance(graphs, Graph) or not graphs:
+        raise SettingsError(f"{name} is a {type(graphs).__name__}; pass a list of graphs")
+    for graph in graphs:
+        if not isinstance(graph, Graph):
+            raise SettingsError(
+                f"{name} holds a {type(graph).__name__}; pass bunn.theory.graphs.Graph(name, "
+                "edge_index, num_nodes)"
+            )
+        if graph.num_nodes < 2 or not graph.connected:
+            raise SettingsError(
+                f"{name} holds {graph.name!r}, which is not connected or a single node; the claims "
+                "are about connected graphs"
+            )
 
 
 @dataclass(frozen=True)
@@ -44,6 +74,9 @@ class Check:
     def passed(self) -> bool:
         """Whether the number is within its bound; NaN never is."""
         return self.value <= self.bound if self.relation == "<=" else self.value >= self.bound
+
+    def __str__(self) -> str:
+        return f"{self.measured}: {self.value:.3g}, must be {self.relation} {self.bound:.3g}"
 
 
 Measured = float | Tensor | Sequence[float]
@@ -118,6 +151,7 @@ class Report:
         statement: What it states, in a few words.
         seconds: How long the run took.
         error: The exception that ended the run, if one did.
+        traceback: Where it came from.
     """
 
     name: str
@@ -128,6 +162,7 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     seconds: float = 0.0
     error: str | None = None
+    traceback: str | None = None
 
     def add(self, evidence: Evidence) -> None:
         """Files a piece of evidence."""
@@ -161,6 +196,12 @@ class Report:
         failed = [check for check in checks if not check.passed]
         return next(iter(failed or checks), None)
 
+    def __str__(self) -> str:
+        lines = [f"{self.name} ({self.where}): {self.verdict}"]
+        lines += [f"ended by {self.error}"] if self.error else []
+        lines += [f"{'✓' if check.passed else '✗'} {check}" for check in self.all_checks()]
+        return "\n".join(lines)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for machines; numbers that JSON lacks are strings."""
         data = {"name": self.name, "where": self.where, "statement": self.statement}
@@ -170,8 +211,11 @@ class Report:
             "verdict": self.verdict,
             "measured": None if headline is None else headline.measured,
             "residual": None if headline is None else _plain(headline.value),
+            "relation": None if headline is None else headline.relation,
+            "bound": None if headline is None else _plain(headline.bound),
             "seconds": round(self.seconds, 3),
             "error": self.error,
+            "traceback": self.traceback,
             "checks": [_check_data(check) for check in self.checks],
             "errata": [
                 {
@@ -222,12 +266,25 @@ class Claim:
     measure: Measure
     plot: Plot | None = None
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the measuring function, for ``help`` and editors."""
+        return inspect.signature(self.measure).replace(return_annotation=Report)
+
     def __call__(self, **settings: Any) -> Report:
         """Runs the claim; what goes wrong on the way is part of the report.
 
         Args:
             settings: Keywords of the measuring function. (default: those of ``bunn verify``)
+
+        Raises:
+            TypeError: If it has no such keyword.
+            SettingsError: If the claim says nothing about what it is given.
         """
+        inspect.signature(self.measure).bind(**settings)  # a mistaken keyword is no failed claim
+        for name in ("graphs", "regular"):
+            if name in settings:
+                check_graphs(settings[name], name)
         report = Report(self.name, self.where, self.statement)
         start = time.perf_counter()
         try:
@@ -235,8 +292,11 @@ class Claim:
                 torch.manual_seed(settings.get("seed", 0))
                 for evidence in self.measure(**settings):
                     report.add(evidence)
+        except SettingsError:
+            raise
         except Exception as error:  # a broken layer must turn its claims red, not end the run
             report.error = f"{type(error).__name__}: {error}"
+            report.traceback = traceback.format_exc()
         report.seconds = time.perf_counter() - start
         return report
 

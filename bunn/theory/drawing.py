@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def draw_edges(ax: Axes, edge_index: Tensor, position: Tensor, **line: Any) -> N
     """The edges of a graph as line segments between positions ``(n, 2)``; axes without frame."""
     from matplotlib.collections import LineCollection  # noqa: PLC0415
 
-    u, v = edge_index[:, edge_index[0] < edge_index[1]].cpu()
+    pairs = edge_index.cpu().sort(dim=0).values
+    u, v = torch.unique(pairs[:, pairs[0] < pairs[1]], dim=1)
     points = position.detach().cpu().double()
     segments = list(np.stack((points[u].numpy(), points[v].numpy()), axis=1))
     options = {"colors": "#BBBBBB", "linewidths": 1.2, "zorder": 1, **line}

@@ -31,6 +31,15 @@ class Graph(NamedTuple):
         return matrix
 
     @property
+    def connected(self) -> bool:
+        """Whether every node can be reached from node 0."""
+        reached = torch.arange(self.num_nodes) == 0
+        u, v = self.edge_index
+        for _ in range(self.num_nodes):
+            reached[v[reached[u]]] = True
+        return bool(reached.all())
+
+    @property
     def degree(self) -> Tensor:
         """``(n,)`` float64 degrees, counted on the edges alone."""
         return torch.bincount(self.edge_index[0], minlength=self.num_nodes).double()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
@@ -34,7 +36,7 @@ def mixing(layer: BuNNConv) -> Linear:
     return layer.network
 
 
-def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
+def lookup_network(encodings: Tensor, values: Tensor, names: Sequence[str] | None = None) -> MLPPhi:
     r"""A two-layer perceptron that returns ``values[i]`` at ``encodings[i]``.
 
     The encodings are projected on a line on which they are apart, :math:`s_1 < s_2 < \dots`, and
@@ -50,6 +52,7 @@ def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
     Args:
         encodings: ``(k, f)``; equal rows have equal values.
         values: ``(k, m)``.
+        names: What the rows are called in errors. (default: their numbers)
 
     Raises:
         ValueError: If two encodings are equal, or too close to be told apart, and their values are
@@ -65,8 +68,8 @@ def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
             f"encodings has shape {tuple(encodings.shape)} and values {tuple(values.shape)}; they "
             "need one row each per node: (k, f) and (k, m)"
         )
-    if not bool(encodings.isfinite().all()):
-        raise ValueError("encodings has entries that are not finite; every node needs a place")
+    if not bool((encodings.abs() < 1e150).all()):
+        raise ValueError("encodings has entries that are not finite, or beyond 1e150; scale them")
     points, owner = torch.unique(encodings.double(), dim=0, return_inverse=True)
     table = values.new_zeros(points.size(0), values.size(1), dtype=torch.float64)
     table[owner] = values.double()
@@ -75,9 +78,10 @@ def lookup_network(encodings: Tensor, values: Tensor) -> MLPPhi:
         first = int(clash[0])
         differs = (values != values[first]).any(1)
         twin = int(((owner == owner[first]) & differs).nonzero()[0])
+        pair = [f"row {row}" if names is None else names[row] for row in (first, twin)]
         raise ValueError(
-            f"encodings {first} and {twin} are equal, {encodings[first].tolist()}, but stand for "
-            "different nodes; positional encodings must be injective over all graphs together"
+            f"encodings of {pair[0]} and {pair[1]} are equal, {encodings[first].tolist()}; "
+            "positional encodings must be injective over all graphs together"
         )
     direction, gap = _spread(points)
     order = (points @ direction).argsort()

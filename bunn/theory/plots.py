@@ -25,7 +25,7 @@ __all__ = ["plot_node_signal", "plot_receptive_field", "plot_sensitivity", "plot
 
 #: What stands for an exact zero in a heat map whose colours are logarithmic.
 ZERO_COLOUR = "#E4E4E4"
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SMALL = 8
 
 
@@ -116,16 +116,21 @@ def _against_distance(
 
 
 def plot_smoothing(
-    profiles: Mapping[str, SmoothingProfile], *, axes: Sequence[Axes] | None = None
+    profiles: Mapping[str, SmoothingProfile] | SmoothingProfile,
+    *,
+    axes: Sequence[Axes] | None = None,
 ) -> Figure:
     """Rayleigh quotients on a logarithmic scale, and mean cosines, by layer.
 
     A quotient that is exactly zero is a hollow triangle on the lower edge; what is NaN is missing.
 
     Args:
-        profiles: What :func:`bunn.theory.smoothing_profile` returned, by the name of the model.
+        profiles: What :func:`bunn.theory.smoothing_profile` returned, by the name of the model, or
+            for one model.
         axes: The two panels. (default: a new figure)
     """
+    if isinstance(profiles, SmoothingProfile):
+        profiles = {"model": profiles}
     figure, (left, right) = _panels(axes, 9.4, 3.4, columns=2)
     for number, (name, profile) in enumerate(profiles.items()):
         style = _style(number, name)
@@ -150,13 +155,18 @@ def plot_smoothing(
     return figure
 
 
-def plot_receptive_field(fields: Mapping[str, ReceptiveField], *, ax: Axes | None = None) -> Figure:
+def plot_receptive_field(
+    fields: Mapping[str, ReceptiveField] | ReceptiveField, *, ax: Axes | None = None
+) -> Figure:
     """The share of the sensitivity that comes from each hop distance; the legend has the ranges.
 
     Args:
-        fields: What :func:`bunn.theory.receptive_field` returned, by the name of the model.
+        fields: What :func:`bunn.theory.receptive_field` returned, by the name of the model, or for
+            one model.
         ax: Where to draw. (default: a new figure)
     """
+    if isinstance(fields, ReceptiveField):
+        fields = {"model": fields}
     figure, (ax,) = _panels(None if ax is None else [ax], 5.6, 3.5)
     for number, (name, field) in enumerate(fields.items()):
         label = f"{name}: range {field.range:.2g}"

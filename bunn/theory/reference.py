@@ -1,14 +1,13 @@
-"""Dense linear algebra read off the edges, which shares no code with what it is held against."""
+"""Dense linear algebra from edges and formulas alone, for the library to be held against."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
-from bunn.bundle import MAPS, FlatBundle, num_map_params
 from bunn.theory.graphs import Graph
 
 
@@ -43,9 +42,8 @@ def heat_kernel(graph: Graph, time: float, normalization: str = "rw") -> Tensor:
 
 
 def matrix_exp(matrix: Tensor) -> Tensor:
-    """The dense exponential."""
-    exponential: Tensor = torch.linalg.matrix_exp(matrix)
-    return exponential
+    """The dense exponential, by scipy (torch's drops digits of single small matrices)."""
+    return torch.from_numpy(scipy.linalg.expm(matrix.numpy()))
 
 
 def spectrum(graph: Graph) -> Tensor:
@@ -77,11 +75,11 @@ def twisted_transport(graph: Graph, seed: int, d: int = 2) -> Tensor:
     """Random rotations along the edges that come from no nodes: a bundle that is not flat."""
     generator = torch.Generator().manual_seed(seed)
     n = graph.num_nodes
-    skew = torch.randn(n, n, d, d, dtype=torch.float64, generator=generator)
-    skew = skew - skew.mT
-    skew = skew - skew.transpose(0, 1)  # the way back is the inverse
+    turns = torch.randn(n, n, d, d, dtype=torch.float64, generator=generator)
+    turns = turns - turns.mT
+    turns = turns - turns.transpose(0, 1)  # the way back is the inverse
     u, v = graph.edge_index
-    return matrix_exp(skew[u, v])
+    return matrix_exp(turns[u, v])
 
 
 def holonomy(graph: Graph, transport: Tensor, cycle: list[int]) -> Tensor:
@@ -93,17 +91,49 @@ def holonomy(graph: Graph, transport: Tensor, cycle: list[int]) -> Tensor:
     return around
 
 
-def random_bundles(
-    graph: Graph, seed: int, dims: tuple[int, ...] = (2, 3, 4), num_bundles: int = 2
-) -> Iterator[tuple[Tensor, FlatBundle]]:
-    """A random bundle of every family of maps in every dimension, with its parameters."""
-    generator = torch.Generator().manual_seed(seed)
-    for d in dims:
-        for maps, family in MAPS.items():
-            if family.dims is None or d in family.dims:
-                size = (graph.num_nodes, num_bundles, num_map_params(maps, d))
-                params = torch.randn(size, dtype=torch.float64, generator=generator)
-                yield params, FlatBundle(params, maps, d)
+def rotation(angle: Tensor) -> Tensor:
+    """``r(a)`` of Appendix E, ``(2, 2)``."""
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    return torch.stack((torch.stack((cos, sin)), torch.stack((-sin, cos))))
+
+
+def reflection(angle: Tensor) -> Tensor:
+    """``r*(a)`` of Appendix E, ``(2, 2)``."""
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    return torch.stack((torch.stack((cos, sin)), torch.stack((sin, -cos))))
+
+
+def reflected(vectors: Tensor) -> Tensor:
+    """``H_1 H_2 ... H_k``, ``H = I - 2 v v^T / |v|^2``, of vectors ``(k, d)``."""
+    product = torch.eye(vectors.size(1), dtype=torch.float64)
+    for v in vectors:
+        product = product - 2 * torch.outer(product @ v, v) / (v @ v)
+    return product
+
+
+def skew(params: Tensor, d: int) -> Tensor:
+    """The skew-symmetric ``(d, d)`` matrix whose upper triangle holds ``params``, row by row."""
+    matrix = torch.zeros(d, d, dtype=torch.float64)
+    row, column = torch.triu_indices(d, d, offset=1)
+    matrix[row, column] = params
+    return matrix - matrix.T
+
+
+def orthogonal_map(maps: str, params: Tensor, d: int, first_half: bool) -> Tensor:
+    """One map ``(d, d)`` by the formula of its family; half of the bundles may be of one kind."""
+    identity = torch.eye(d, dtype=torch.float64)
+    if maps == "rotation" or (maps == "o2" and first_half):
+        return rotation(params[0])
+    if maps == "o2":
+        return reflection(params[0])
+    if maps == "householder":
+        return reflected(params.view(d, d)[: d if first_half else d - 1])
+    if maps == "cayley":
+        cayley: Tensor = torch.linalg.solve(identity - skew(params, d), identity + skew(params, d))
+        return cayley
+    if maps == "exp":
+        return matrix_exp(skew(params, d))
+    raise ValueError(f"maps={maps!r} has no formula here; add it")
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

@@ -13,6 +13,10 @@ from rich.text import Text
 
 from bunn.theory.claim import Check, Claim, Erratum, Report, Table
 
+#: Columns for a residual with its bound, for a verdict, for text that can still be read, and for
+#: the longest text there is.
+RESIDUAL, VERDICT, READABLE, LONGEST = 17, 9, 24, 72
+
 STYLES = {"holds": "green", "corrected": "yellow", "fails": "bold red"}
 
 
@@ -38,38 +42,57 @@ def run_claims(claims: Sequence[Claim], seed: int, console: Console) -> list[Rep
 
 def print_summary(reports: Sequence[Report], console: Console) -> None:
     """One line per claim, then what became of them."""
-    table = RichTable(box=None, pad_edge=False, header_style="bold")
-    table.add_column("claim", no_wrap=True)
-    table.add_column("where", no_wrap=True, style="dim")
-    for name in ("statement", "measured"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
-    table.add_column("residual", no_wrap=True, justify="right")
-    table.add_column("verdict", no_wrap=True)
-    for report in reports:
-        headline = report.headline
-        table.add_row(
-            report.name,
-            report.where,
-            Text(report.statement),
-            Text(report.error or (headline.measured if headline else "nothing was measured")),
-            f"{headline.value:.2g}" if headline else "",
-            Text(report.verdict, style=STYLES[report.verdict]),
-        )
-    console.print(table)
+    for line in summary_lines(reports, console.width):
+        console.print(line, soft_wrap=True)
     verdicts = [report.verdict for report in reports]
     errata = sum(len(report.errata) for report in reports)
-    console.print(
+    _print(
+        console,
         f"\n{len(reports)} claims in {sum(report.seconds for report in reports):.0f} s: "
         f"{verdicts.count('holds')} hold as printed, {verdicts.count('corrected')} as corrected "
         f"({errata} errata), {verdicts.count('fails')} fail. "
         "Details: bunn verify --claim NAME",
-        highlight=False,
-        markup=False,
     )
     for report in reports:
+        if report.error is not None:
+            _print(console, f"{report.name}: ended by {report.error}", "red")
         for check in report.all_checks():
             if not check.passed:
-                _print(console, f"{report.name}: {_sentence(check)}", "red")
+                _print(console, f"{report.name}: {check}", "red")
+
+
+def summary_lines(reports: Sequence[Report], width: int) -> list[Text]:
+    """Name, statement, measurement, residual and verdict of each claim, in ``width`` columns.
+
+    What is long is cut, and on a narrow terminal goes to a second line; the rest never is.
+    """
+    name = max(len(report.name) for report in reports)
+    room = width - name - RESIDUAL - VERDICT - 8
+    lines = []
+    for report in reports:
+        headline = report.headline
+        residual = "" if headline is None else _residual(headline)
+        verdict = Text(f"{report.verdict:{VERDICT}}", style=STYLES[report.verdict])
+        words = [report.statement, report.error or (headline.measured if headline else "nothing")]
+        if room < 2 * READABLE:
+            lines.append(Text.assemble(f"{report.name:{name}}  {residual:>{RESIDUAL}}  ", verdict))
+            lines.append(Text("  " + _cut(f"{words[0]}: {words[1]}", width - 2), style="dim"))
+            continue
+        half = min(room // 2, LONGEST)
+        cells = "  ".join(f"{_cut(text, half):{half}}" for text in words)
+        start = f"{report.name:{name}}  {cells}  {residual:>{RESIDUAL}}  "
+        lines.append(Text.assemble(start, verdict))
+    return lines
+
+
+def _residual(check: Check) -> str:
+    relation = {"<=": "≤", ">=": "≥"}[check.relation]
+    return f"{check.value:.2g} {relation} {check.bound:.2g}"
+
+
+def _cut(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def print_details(report: Report, console: Console) -> None:
@@ -78,6 +101,7 @@ def print_details(report: Report, console: Console) -> None:
     _print(console, f"verdict: {report.verdict}, {report.seconds:.1f} s", STYLES[report.verdict])
     if report.error is not None:
         _print(console, f"ended by {report.error}", "red")
+        _print(console, report.traceback or "", "dim")
     _print_checks(report.checks, console)
     for erratum in report.errata:
         _print_erratum(erratum, console)
@@ -90,14 +114,10 @@ def _print(console: Console, line: str, style: str = "") -> None:
     console.print(Text(line, style=style), soft_wrap=True)
 
 
-def _sentence(check: Check) -> str:
-    return f"{check.measured}: {check.value:.3g}, must be {check.relation} {check.bound:.3g}"
-
-
 def _print_checks(checks: Sequence[Check], console: Console, indent: str = "  ") -> None:
     for check in checks:
         mark, style = ("✓", "green") if check.passed else ("✗", "red")
-        line = Text.assemble(indent, (mark, style), f" {_sentence(check)}")
+        line = Text.assemble(indent, (mark, style), f" {check}")
         console.print(line, soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ from bunn.theory.networks import lookup_network, mixing
 
 #: The heat kernel is summed until only what is below every number would be left out.
 EXACT = math.ulp(0.0)
+#: Times from which on a kernel may have no entries below :data:`SMALL`, so that heat exact to
+#: :data:`NORMWISE`, relative to the largest value, is exact to twelve digits.
+LATE, SMALL, NORMWISE = 1000.0, 1e-3, 1e-15
 #: The largest weight, which leaves room for features up to 1e8 before products overflow.
 LARGEST = 1e300
 
@@ -48,7 +52,7 @@ class UniversalLayer(nn.Module):
 
     @property
     def width(self) -> int:
-        """Channels inside: ``2 c k``, linear in the number ``k`` of nodes of all graphs."""
+        """Channels inside, ``2 k max(c, c')``: linear in the number ``k`` of all nodes."""
         return max(self.lift.out_features, self.pool.in_features)
 
     def forward(
@@ -64,6 +68,10 @@ class UniversalLayer(nn.Module):
             edge_index: The edges of one of the graphs, or of several side by side.
             pe: ``(n, f)`` the encodings of the nodes.
         """
+        if x.dim() != 2 or x.size(1) != self.in_channels:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; the layer reads (num_nodes, {self.in_channels})"
+            )
         if x.dtype != self.lift.weight.dtype:
             raise TypeError(
                 f"x has dtype {x.dtype}, the layer {self.lift.weight.dtype}; use x.double()"
@@ -115,8 +123,7 @@ def universal_layer(
         linear_maps: ``(n_i * c_out, n_i * c_in)`` matrices that act on node features flattened node
             by node.
         biases: ``(n_i * c_out,)`` vectors that are added. (default: none)
-        time: The diffusion time, ``> 0``; the larger, the smaller are the weights. (default:
-            ``inf``)
+        time: The diffusion time, ``> 0``; small times make large weights. (default: ``inf``)
 
     Returns:
         A float64 module called as ``layer(x, edge_index, pe=encoding)``.
@@ -126,10 +133,11 @@ def universal_layer(
             for what no heat brings (between components), or the kernel underflows at ``time``.
     """
     c_in, c_out = _channels(edge_indices, encodings, linear_maps, biases)
-    if not time > 0:
-        raise ValueError(f"time={time}; heat has to flow: use a time > 0, or inf")
-    places = _places(edge_indices, encodings, time)
+    if not isinstance(time, Real) or not time > 0:
+        raise ValueError(f"time={time!r}; heat has to flow: use a number > 0, or inf")
+    method, tol, places = _places(edge_indices, encodings, float(time))
     k = places[-1].rows.stop
+    names = [f"node {v} of graph {i}" for i, e in enumerate(encodings) for v in range(len(e))]
     angles = torch.eye(k, dtype=torch.float64) * (math.pi / 2)
     conv = BuNNConv(
         2 * k * c_in,
@@ -137,11 +145,11 @@ def universal_layer(
         num_bundles=k,
         time=time,
         maps="rotation",
-        phi=lookup_network(torch.cat([e.detach() for e in encodings]), angles),
+        phi=lookup_network(torch.cat([e.detach() for e in encodings]), angles, names),
         pe_channels=encodings[0].size(1),
         bias="global",
-        method="auto" if time == math.inf else "uniformization",
-        tol=EXACT,
+        method=method,
+        tol=tol,
     ).double()
     weight = torch.zeros(k, 2, c_out, k, 2, c_in, dtype=torch.float64)
     shift = torch.zeros(k, 2, c_out, dtype=torch.float64)
@@ -159,17 +167,32 @@ def universal_layer(
 
 def _places(
     edge_indices: Sequence[Tensor], encodings: Sequence[Tensor], time: float
-) -> list[_Place]:
+) -> tuple[str, float, list[_Place]]:
+    """The method of heat, its tolerance, and the place and kernel of each graph.
+
+    Uniformization, exact in the smallest entries, takes as many products as there is time. Late,
+    when there are no small entries, any exact method will do.
+    """
+    laps = [
+        Laplacian(edges, num_nodes=len(encoding)).to(torch.float64)
+        for edges, encoding in zip(edge_indices, encodings, strict=True)
+    ]
+    method, tol = "uniformization", EXACT
+    if time > LATE:
+        kernels = [_kernel(lap, time, "auto", NORMWISE) for lap in laps]
+        together = [lap.components[:, None] == lap.components for lap in laps]
+        if all(float(h[same].min()) > SMALL for h, same in zip(kernels, together, strict=True)):
+            method, tol = "auto", NORMWISE
     places, start = [], 0
-    for edge_index, encoding in zip(edge_indices, encodings, strict=True):
-        n = encoding.size(0)
-        lap = Laplacian(edge_index, num_nodes=n).to(torch.float64)
-        identity = torch.eye(n, dtype=torch.float64)
-        method = "limit" if time == math.inf else "uniformization"
-        kernel = diffuse(identity, lap, time, method=method, tol=EXACT)
-        places.append(_Place(slice(start, start + n), kernel))
-        start += n
-    return places
+    for lap in laps:
+        kernel = _kernel(lap, time, method, tol)
+        places.append(_Place(slice(start, start + lap.num_nodes), kernel))
+        start += lap.num_nodes
+    return method, tol, places
+
+
+def _kernel(lap: Laplacian, time: float, method: str, tol: float) -> Tensor:
+    return diffuse(torch.eye(lap.num_nodes, dtype=torch.float64), lap, time, method=method, tol=tol)
 
 
 def _divided(blocks: Tensor, kernel: Tensor, graph: int, time: float) -> Tensor:
@@ -178,10 +201,12 @@ def _divided(blocks: Tensor, kernel: Tensor, graph: int, time: float) -> Tensor:
     missing = (asked & (kernel < torch.finfo(torch.float64).tiny)).nonzero()
     if missing.numel():
         u, v = missing[0].tolist()
+        remedy = "use a larger time, or, if they are in different components, a zero block"
+        if time == math.inf:
+            remedy = "they are in different components, so this block has to be zero"
         raise ValueError(
             f"linear_maps[{graph}] lets node {v} act on node {u}, but the heat kernel between them "
-            f"is {float(kernel[u, v]):g} at time={time:g}: use a larger time, or, if they are in "
-            "different components, a zero block"
+            f"is {float(kernel[u, v]):g} at time={time:g}: {remedy}"
         )
     weights = blocks / torch.where(asked, kernel, 1.0)[:, None, :, None]
     if not bool((weights.abs() <= LARGEST).all()):
@@ -201,6 +226,11 @@ def _channels(
     """The channels ``c_in, c_out`` that all maps agree on."""
     lists = {"edge_indices": edge_indices, "encodings": encodings, "linear_maps": linear_maps}
     check_lengths(lists if biases is None else {**lists, "biases": biases})
+    for name, entries in (lists if biases is None else {**lists, "biases": biases}).items():
+        for i, entry in enumerate(entries):
+            if not isinstance(entry, Tensor) or entry.layout != torch.strided:
+                kind = entry.layout if isinstance(entry, Tensor) else type(entry).__name__
+                raise TypeError(f"{name}[{i}] is a {kind}; pass a dense tensor")
     found: set[tuple[int, int]] = set()
     for i, (encoding, matrix) in enumerate(zip(encodings, linear_maps, strict=True)):
         if encoding.dim() != 2 or encoding.size(0) == 0:

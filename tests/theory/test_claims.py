@@ -1,5 +1,6 @@
 """The claims hold on other graphs, sizes and seeds than those of the command."""
 
+import inspect
 import json
 import math
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from bunn.theory import CLAIMS, Check, Claim, Erratum, Report
 from bunn.theory import graphs as g
-from bunn.theory.claim import at_least, at_most, some_at_least
+from bunn.theory.claim import SettingsError, at_least, at_most, some_at_least
+from bunn.theory.graphs import Graph
 from tests.theory.settings import SETTINGS
 
 #: The claims that hold as printed; all others hold as corrected.
@@ -127,6 +129,36 @@ class TestChecks:
         report = Claim("name", "where", "statement", measure)()
         assert report.verdict == "fails"
         assert report.error == "RuntimeError: broken layer"
+
+    def test_a_mistaken_keyword_is_an_error(self):
+        with pytest.raises(TypeError, match="graph"):
+            CLAIMS["jacobian"](graph=[g.path(3)])
+
+    @pytest.mark.parametrize(
+        ("name", "graphs", "message"),
+        [
+            ("jacobian", g.path(4), "graphs is a Graph; pass a list"),
+            ("jacobian", [], "pass a list of graphs"),
+            ("jacobian", [g.path(4).edge_index], "graphs holds a Tensor"),
+            ("limit", [g.path(1)], "not connected or a single node"),
+            ("limit", [Graph("two", torch.tensor([[0, 1], [1, 0]]), 3)], "not connected"),
+            ("path-independence", [g.path(5)], "a tree; the claim is about cycles"),
+            ("squashing", [g.path(2)], "the claim is about three nodes"),
+        ],
+    )
+    def test_what_a_claim_says_nothing_about_is_an_error(self, name, graphs, message):
+        with pytest.raises(SettingsError, match=message):
+            CLAIMS[name](graphs=graphs)
+
+    @pytest.mark.parametrize("name", ["unifapp", "spectral", "energy"])
+    def test_one_regular_graph_is_enough(self, name):
+        report = CLAIMS[name](graphs=[g.cycle(5)])
+        assert report.verdict == "corrected", failures(report)
+
+    def test_a_claim_and_its_report_can_be_read(self):
+        assert "graphs" in inspect.signature(CLAIMS["jacobian"]).parameters
+        report = CLAIMS["limit"]()
+        assert str(report).startswith("limit (Section 4.1): holds\n✓ kernel at t = ∞")
 
     def test_headline_is_the_first_check_or_the_first_that_failed(self):
         good, bad = Check("good", 0.0, 1.0), Check("bad", 2.0, 1.0)

@@ -705,3 +705,45 @@ def test_same_on_a_gpu():
     torch.testing.assert_close(heat_rows(lap.to("cuda"), [3], 2.0).cpu(), heat_rows(lap, 3, 2.0))
     assert torch.equal(hop_distances(lap.to("cuda")).cpu(), hop_distances(lap))
     plot_sensitivity(norms)
+
+
+def test_features_that_are_not_numbers_have_no_cosine():
+    """A diverged model is not one whose features point opposite ways."""
+    model, graph = GCN(6, 8, 2), path(5)
+    x = torch.randn(5, 6)
+    for wrong in (math.nan, math.inf):
+        profile = smoothing_profile(model, x * wrong, graph.edge_index)
+        assert profile.cosine.isnan().all()
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e150])
+def test_quotient_and_cosine_do_not_depend_on_the_scale(scale):
+    graph = path(5)
+    x = torch.randn(5, 3, dtype=torch.float64)
+
+    class Identity(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Identity()
+
+        def forward(self, x, edge_index):
+            return self.layer(x)
+
+    model = Identity()
+    plain = smoothing_profile(model, x, graph.edge_index, layers=[model.layer])
+    scaled = smoothing_profile(model, scale * x, graph.edge_index, layers=[model.layer])
+    torch.testing.assert_close(scaled.rayleigh, plain.rayleigh)
+    torch.testing.assert_close(scaled.cosine, plain.cosine)
+
+
+def test_one_result_can_be_plotted_as_it_is():
+    model, graph, x = GCN(6, 8, 2), path(5), torch.randn(5, 6)
+    assert plot_smoothing(smoothing_profile(model, x, graph.edge_index)).axes
+    assert plot_receptive_field(receptive_field(model, x, graph.edge_index)).axes
+
+
+def test_edges_given_one_way_are_drawn():
+    edge_index = torch.tensor([[1, 2, 3], [0, 1, 2]])
+    figure = plot_node_signal(torch.ones(4), edge_index, torch.randn(4, 2))
+    (lines,) = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
+    assert len(lines.get_segments()) == 3

@@ -16,6 +16,7 @@ from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claims.flatness import fundamental_cycles
 from bunn.theory.reference import holonomy
+from bunn.theory.samples import matrices, samples
 
 GRAPHS = [g.path(5), g.star(4), g.cycle(9), g.grid(2, 4), g.complete(6), g.random(13, seed=7)]
 by_graph = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
@@ -165,17 +166,19 @@ class TestReference:
         torch.testing.assert_close(transport.mT @ transport, identity)
         assert torch.allclose(torch.linalg.det(transport), torch.ones(1, dtype=torch.float64))
 
-    def test_random_bundles_are_of_every_family_and_dimension(self):
-        graph = g.cycle(4)
-        found = list(reference.random_bundles(graph, seed=2, dims=(2, 5), num_bundles=3))
+    def test_samples_are_of_every_family_and_dimension(self):
+        found = list(samples(g.cycle(4), seed=2, dims=(2, 5)))
         families = sum(f.dims is None or d in f.dims for f in MAPS.values() for d in (2, 5))
         assert len(found) == families
-        assert {bundle.bundle_dim for _, bundle in found} == {2, 5}
-        for params, bundle in found:
-            assert params.shape[:2] == (4, 3)
-            maps = bundle.matrices()
-            identity = torch.eye(bundle.bundle_dim, dtype=torch.float64).expand_as(maps)
-            torch.testing.assert_close(maps.mT @ maps, identity)
+        assert {sample.size for sample in found} == {4, 10}
+        for sample in found:
+            identity = torch.eye(sample.size, dtype=torch.float64).expand_as(sample.maps)
+            torch.testing.assert_close(sample.maps.mT @ sample.maps, identity)
+            torch.testing.assert_close(matrices(sample.bundle), sample.maps)
+
+    def test_a_family_without_a_formula_is_an_error(self):
+        with pytest.raises(ValueError, match="maps='new' has no formula here"):
+            reference.orthogonal_map("new", torch.zeros(1), 2, first_half=True)
 
     def test_relative_error(self):
         expected = torch.tensor([2.0, -4.0], dtype=torch.float64)

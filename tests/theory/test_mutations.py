@@ -1,16 +1,27 @@
 """Every claim turns red when the code under it is broken: one mutation per claim, or more."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
 
+import bunn.bundle
+import bunn.bundle.rotation
+import bunn.bundle.skew
 import bunn.diffusion
 import bunn.diffusion.polynomial
 import bunn.diffusion.spectral
+import bunn.theory.claims.complexity
+import bunn.theory.claims.reach
+import bunn.theory.claims.universality
 import bunn.theory.diagnostics
+import bunn.theory.universal
 from bunn.bundle import FlatBundle
 from bunn.bundle.householder import HouseholderMap
 from bunn.bundle.rotation import PlaneMaps
 from bunn.bundle.skew import MatrixMap
+from bunn.diffusion import Time, chebyshev_degree
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNNConv, MLPPhi
 from bunn.sharing import forget_graphs
@@ -167,6 +178,65 @@ def reflections_too_short(patch):
     patch.setattr(HouseholderMap, "_reflect", staticmethod(reflect))
 
 
+def never_reflected(patch):
+    """The second half of the bundles of ``"o2"`` rotates as well."""
+    build = lambda params, d: PlaneMaps(params.squeeze(-1), params.size(1))  # noqa: E731
+    patch.setitem(bunn.bundle.MAPS, "o2", dataclasses.replace(bunn.bundle.MAPS["o2"], build=build))
+
+
+def skew_matrices_negated(patch):
+    original = bunn.bundle.skew._skew
+    patch.setattr(bunn.bundle.skew, "_skew", lambda params, d: -original(params, d))
+
+
+def one_map_for_all(patch):
+    """Every node has the map of node 0."""
+    original = FlatBundle.__init__
+
+    def init(self, params, maps="o2", bundle_dim=2):
+        original(self, params[:1].expand_as(params), maps, bundle_dim)
+
+    patch.setattr(FlatBundle, "__init__", init)
+
+
+def late_is_taken_for_never(patch):
+    """Heat at t > 20 is heat at infinity."""
+    original = bunn.diffusion.saturate
+
+    def saturate(time, lap, tol):
+        late = not isinstance(time.value, torch.Tensor) and time.value > 20
+        return Time(math.inf, math.inf, math.inf) if late else original(time, lap, tol)
+
+    patch.setattr(bunn.diffusion, "saturate", saturate)
+
+
+def degree_of_a_thousand_tolerances(patch):
+    """A Chebyshev expansion that is cut too early, and whose degree says the same."""
+    hasty = lambda time, tol: chebyshev_degree(time, 1000 * tol)  # noqa: E731
+    patch.setattr(bunn.theory.claims.complexity, "chebyshev_degree", hasty)
+    patch.setitem(bunn.diffusion.polynomial.DEGREES, "chebyshev", hasty)
+
+
+def universal_time_ignored(patch):
+    """The layer of the theorem has infinite time, whatever was asked for."""
+    original = bunn.theory.universal.universal_layer
+    patch.setattr(
+        bunn.theory.claims.universality,
+        "universal_layer",
+        lambda *args, time=math.inf: original(*args, time=math.inf),
+    )
+
+
+def gradient_by_angles_reversed(patch):
+    original = bunn.bundle.rotation._PlaneMap.backward
+
+    def backward(ctx, grad):
+        grad_x, grad_cos, grad_sin, none = original(ctx, grad)
+        return grad_x, grad_cos, None if grad_sin is None else -grad_sin, none
+
+    patch.setattr(bunn.bundle.rotation._PlaneMap, "backward", staticmethod(backward))
+
+
 def reflections_in_reverse(patch):
     sync, desync = HouseholderMap.sync, HouseholderMap.desync
     patch.setattr(HouseholderMap, "sync", desync)
@@ -182,8 +252,6 @@ def phi_a_little_off(patch):
 
 def leaking_sensitivity(patch):
     """A Jacobian that is not zero where it should be."""
-    import bunn.theory.claims.reach  # noqa: PLC0415
-
     original = bunn.theory.diagnostics.sensitivity
     patch.setattr(
         bunn.theory.claims.reach,
@@ -233,7 +301,14 @@ MUTATIONS = {
     spectral_without_degrees: ("spectral",),
     laplacian_of_the_other_kind: ("factorization",),
     reflections_too_short: ("householder", "factorization", "newheatdiff"),
-    reflections_in_reverse: ("householder",),
+    reflections_in_reverse: ("householder", "factorization"),
+    never_reflected: ("factorization", "jacobian", "taylor"),
+    skew_matrices_negated: ("factorization", "jacobian"),
+    one_map_for_all: ("factorization", "newheatdiff", "consensus", "jacobian", "energy", "sheaf"),
+    late_is_taken_for_never: ("newheatdiff",),
+    degree_of_a_thousand_tolerances: ("cost",),
+    universal_time_ignored: ("unifapp",),
+    gradient_by_angles_reversed: ("jacobian",),
     phi_a_little_off: ("unifapp", "traditionalunivapprox", "squashing"),
     leaking_sensitivity: ("mpnn-jacobian", "mpnn-uniform-approx"),
     memory_grows_with_the_degree: ("cost",),

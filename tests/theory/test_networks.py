@@ -108,7 +108,7 @@ class TestLookup:
         points = torch.tensor([[2.0, 1.0], [1.0, 1.0], [1.5, 1.0], [2.0, 1.0]], dtype=torch.float64)
         points[2] = points[0]
         values = torch.tensor(values, dtype=torch.float64)[:, None]
-        with pytest.raises(ValueError, match=r"encodings \d and \d are equal, \[2\.0, 1\.0\]") as e:
+        with pytest.raises(ValueError, match=r"row \d and row \d are equal, \[2\.0, 1\.0\]") as e:
             lookup_network(points, values)
         first, second = (int(word) for word in str(e.value).split() if word.isdigit())
         assert torch.equal(points[first], points[second])

@@ -223,7 +223,7 @@ class TestComponents:
         maps[1][u, v] = 1e-9
         expected = (
             rf"linear_maps\[1\] lets node {v} act on node {u}, but the heat kernel between them is "
-            rf"0 at time={time:g}: .* different components, a zero block"
+            rf"0 at time={time:g}: .* different components"
         )
         with pytest.raises(ValueError, match=expected):
             universal_layer(
@@ -290,7 +290,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("time", [0.0, -1.0, math.nan])
     def test_time(self, time):
-        self.error(rf"time={time}; heat has to flow: use a time > 0", time=time)
+        self.error(rf"time={time}; heat has to flow: use a number > 0", time=time)
 
     def test_lists_of_different_lengths(self):
         first, _ = encodings_of(self.GRAPHS)
@@ -302,7 +302,10 @@ class TestErrors:
     def test_encodings_that_two_nodes_share(self):
         first, second = (e.clone() for e in encodings_of(self.GRAPHS, 2))
         second[1] = first[2]
-        message = r"encodings 2 and 4 are equal, \[.*\], .*must be injective over all graphs"
+        message = (
+            r"encodings of node 2 of graph 0 and node 1 of graph 1 are equal, \[.*\]; .*must be "
+            "injective over all graphs"
+        )
         self.error(message, encodings=[first, second])
 
     def test_encodings_too_close(self):

@@ -16,7 +16,8 @@ from bunn.theory.claims.links import gcn, sheaf
 from bunn.theory.claims.orthogonal import householder
 from bunn.theory.claims.reach import mpnn_jacobian, mpnn_uniform_approx
 from bunn.theory.claims.sensitivities import jacobian, squashing
-from bunn.theory.claims.smoothing import oversmoothing, signal_energy
+from bunn.theory.claims.signal import signal_energy
+from bunn.theory.claims.smoothing import oversmoothing
 from bunn.theory.claims.stationary import consensus, limit
 from bunn.theory.claims.universality import traditionalunivapprox, unifapp
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bunn.bundle import FlatBundle
 from bunn.diffusion import diffuse
 from bunn.laplacian import NORMALIZATIONS, Laplacian
 from bunn.nn import BuNNConv
@@ -16,8 +16,9 @@ from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claim import Erratum, Evidence, at_most, claim, some_at_least
 from bunn.theory.graphs import Graph
-from bunn.theory.networks import FixedMaps, mixing
+from bunn.theory.networks import mixing
 from bunn.theory.reference import relative
+from bunn.theory.samples import Sample, samples
 
 GRAPHS = (g.path(7), g.cycle(6), g.star(5), g.grid(3, 3), g.tree(2), g.random(9))
 
@@ -41,28 +42,9 @@ def equation_2(kernel: Tensor, maps: Tensor, x: Tensor, weight: Tensor, bias: Te
     return torch.einsum("vu,vki,ukj,uj->vi", kernel, maps, maps, h)
 
 
-def _layer(
-    params: Tensor,
-    bundle: FlatBundle,
-    weight: Tensor,
-    bias: Tensor,
-    frame: Bias,
-    method: str = "auto",
-    degree: int | None = None,
-) -> BuNNConv:
+def _layer(sample: Sample, weight: Tensor, bias: Tensor, frame: Bias, **options: Any) -> BuNNConv:
     """A layer at ``t = 1`` with given maps, ``W`` and ``b``."""
-    d = bundle.bundle_dim
-    layer = BuNNConv(
-        d,
-        d,
-        bundle_dim=d,
-        maps=bundle.maps,
-        phi=FixedMaps(params),
-        bias=frame,
-        method=method,
-        degree=degree,
-        tol=1e-14,
-    ).double()
+    layer = sample.layer(bias=frame, tol=1e-14, **options)
     with torch.no_grad():
         mixing(layer).weight.copy_(weight)
         (mixing(layer).bias if layer.bias is None else layer.bias).copy_(bias)
@@ -78,18 +60,17 @@ def taylor(
     for graph in graphs:
         generator = torch.Generator().manual_seed(seed)
         matrix, kernel = reference.laplacian(graph), reference.heat_kernel(graph, 1.0)
-        for params, bundle in reference.random_bundles(graph, seed, dims=(2, 3), num_bundles=1):
-            d, maps = bundle.bundle_dim, bundle.matrices()[:, 0]
-            x = torch.randn(graph.num_nodes, d, dtype=torch.float64, generator=generator)
-            weight = torch.randn(d, d, dtype=torch.float64, generator=generator)
-            bias = torch.randn(d, dtype=torch.float64, generator=generator)
-            given = (params, bundle, weight, bias)
+        for sample in samples(graph, seed, dims=(2, 3)):
+            x, maps, size = sample.field(generator), sample.maps, sample.size
+            weight = torch.randn(size, size, dtype=torch.float64, generator=generator)
+            bias = torch.randn(size, dtype=torch.float64, generator=generator)
+            given = (sample, weight, bias)
             with torch.no_grad():
                 for degree in degrees:
                     # Algorithm 1 multiplies rows: its W is the transpose of Equation 2's.
                     expected = algorithm_1(matrix, maps, x, 1.0, degree, weight.T, bias)
-                    found = _layer(*given, "global", "taylor", degree)(x, graph.edge_index)
-                    lines.append(relative(found, expected))
+                    layer = _layer(*given, "global", method="taylor", degree=degree)
+                    lines.append(relative(layer(x, graph.edge_index), expected))
                 in_local = _layer(*given, "local")(x, graph.edge_index)
                 in_global = _layer(*given, "global")(x, graph.edge_index)
             local.append(relative(in_local, equation_2(kernel, maps, x, weight, bias)))
@@ -126,7 +107,7 @@ def spectral(
 ) -> Iterator[Evidence]:
     """``sum exp(-t lambda) phi phi^T`` for both Laplacians."""
     symmetric, walk, printed, library = [], [], [], []
-    for graph in graphs:
+    for graph in (*graphs, g.star(4)):  # a graph that is not regular is among them
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(graph.num_nodes, 3, dtype=torch.float64, generator=generator)
         values, vectors = torch.linalg.eigh(reference.laplacian(graph, "sym"))
@@ -160,7 +141,7 @@ def spectral(
         ),
         corrected=(
             "D^(-1/2) Σ_i exp(−tλ_i) φ_i φ_iᵀ D^(1/2), φ_i the eigenvectors of the symmetric "
-            "Laplacian; as printed it is right for that one, which the authors' code uses"
+            "Laplacian; as printed it is right for that one"
         ),
         refutation=some_at_least("relative error as printed, irregular graphs", printed, 0.1),
         verification=(at_most("relative error as corrected", walk, 1e-11),),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from bunn.bundle import FlatBundle
 from bunn.diffusion import diffuse
 from bunn.laplacian import Laplacian
 from bunn.theory import graphs as g
@@ -15,19 +14,10 @@ from bunn.theory import reference
 from bunn.theory.claim import Check, Erratum, Evidence, at_least, at_most, claim, some_at_least
 from bunn.theory.graphs import Graph
 from bunn.theory.reference import relative
+from bunn.theory.samples import samples
 
 GRAPHS = (g.path(7), g.cycle(6), g.star(5), g.barbell(4), g.tree(2), g.random(9))
 REGULAR = (g.cycle(7), g.complete(5))
-
-
-def _bundles(graph: Graph, seed: int) -> Iterator[tuple[FlatBundle, Tensor, Tensor]]:
-    """Bundles of one stalk, their assembled Laplacian ``(n*d, n*d)`` and a field ``(n, d)``."""
-    for _, bundle in reference.random_bundles(graph, seed, dims=(2, 3), num_bundles=1):
-        transport = reference.flat_transport(graph, bundle.matrices()[:, 0])
-        generator = torch.Generator().manual_seed(seed + 1)
-        size = (graph.num_nodes, bundle.bundle_dim)
-        x = torch.randn(size, dtype=torch.float64, generator=generator)
-        yield bundle, reference.bundle_laplacian(graph, transport), x
 
 
 def _form(x: Tensor, matrix: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -50,12 +40,14 @@ def energy(
     """``<X, D L_B X>`` in three forms, its decay, and the identity as printed."""
     forms, sums, decay, rates, printed = [], [], [], [], []
     for graph in graphs:
+        generator = torch.Generator().manual_seed(seed)
         lap = Laplacian(graph.edge_index, num_nodes=graph.num_nodes).to(torch.float64)
         ones = torch.ones(graph.num_nodes, dtype=torch.float64)
-        for bundle, matrix, x in _bundles(graph, seed):
-            start, maps = bundle.energy(x, lap), bundle.matrices()[:, 0]
+        for sample in samples(graph, seed, dims=(2, 3)):
+            bundle, x, matrix = sample.bundle, sample.field(generator), sample.laplacian()
+            start = bundle.energy(x, lap)
             forms.append(relative(start, _form(x, matrix, graph.degree)))
-            sums.append(relative(start, _edge_sum(graph, maps, x, ones)))
+            sums.append(relative(start, _edge_sum(graph, sample.maps, x, ones)))
             before = start
             for time in (0.1, 0.5, 1.0, 3.0, 10.0):
                 t = torch.tensor(time, dtype=torch.float64, requires_grad=True)
@@ -68,9 +60,11 @@ def energy(
                 decay.append(float((after.detach() - before) / start))
                 before = after.detach()
     for graph in regular:
-        for bundle, matrix, x in _bundles(graph, seed):
-            total = _edge_sum(graph, bundle.matrices()[:, 0], x, 1 / graph.degree)
-            printed.append(relative(_form(x, matrix), total))
+        generator = torch.Generator().manual_seed(seed)
+        for sample in samples(graph, seed, dims=(2, 3)):
+            x = sample.field(generator)
+            total = _edge_sum(graph, sample.maps, x, 1 / graph.degree)
+            printed.append(relative(_form(x, sample.laplacian()), total))
     yield at_most("bundle.energy against XᵀD L_B X, every map", forms, 1e-11)
     yield at_most("bundle.energy against the sum over edges", sums, 1e-12)
     yield at_most("largest rise of the energy along the flow", decay, 1e-12)
@@ -119,10 +113,11 @@ def energy_gradient(graphs: Sequence[Graph] = GRAPHS, seed: int = 0) -> Iterator
     """Autograd's gradient of the energy, in the plain and in the degree-weighted inner product."""
     weighted, plain, missed = [], [], []
     for graph in graphs:
+        generator = torch.Generator().manual_seed(seed)
         lap = Laplacian(graph.edge_index, num_nodes=graph.num_nodes).to(torch.float64)
-        for bundle, matrix, x in _bundles(graph, seed):
-            x.requires_grad_()
-            (gradient,) = torch.autograd.grad(0.5 * bundle.energy(x, lap), x)
+        for sample in samples(graph, seed, dims=(2, 3)):
+            x, matrix = sample.field(generator).requires_grad_(), sample.laplacian()
+            (gradient,) = torch.autograd.grad(0.5 * sample.bundle.energy(x, lap), x)
             image = (matrix @ x.detach().flatten()).view_as(x)
             weighted.append(relative(gradient / graph.degree[:, None], image))
             (of_form,) = torch.autograd.grad(_form(x, matrix), x)

@@ -8,27 +8,30 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from bunn.bundle import FlatBundle
 from bunn.diffusion import diffuse
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNNConv
 from bunn.theory import graphs as g
 from bunn.theory import reference
-from bunn.theory.claim import Erratum, Evidence, at_least, at_most, claim, some_at_least
+from bunn.theory.claim import (
+    Erratum,
+    Evidence,
+    SettingsError,
+    at_least,
+    at_most,
+    claim,
+    some_at_least,
+)
 from bunn.theory.diagnostics import hop_distances
 from bunn.theory.graphs import Graph
-from bunn.theory.networks import FixedMaps, lookup_network, mixing
+from bunn.theory.networks import lookup_network, mixing
 from bunn.theory.reference import relative
+from bunn.theory.samples import samples
 
 GRAPHS = (g.path(6), g.cycle(5), g.star(4), g.grid(2, 4), g.tree(2), g.random(8))
 TIMES = (0.5, 5.0, math.inf)
-
-
-def _linear_layer(params: Tensor, bundle: FlatBundle, time: float) -> BuNNConv:
-    """A layer of one stalk whose maps are given, with a random ``W``."""
-    d = bundle.bundle_dim
-    maps = FixedMaps(params)
-    return BuNNConv(d, d, bundle_dim=d, maps=bundle.maps, time=time, phi=maps, tol=1e-15).double()
+#: Heat as a recurrence and as a dense kernel: two ways to go backwards.
+METHODS = ("chebyshev", "dense")
 
 
 def _jacobian(layer: nn.Module, graph: Graph, x: Tensor, **inputs: Tensor) -> Tensor:
@@ -47,27 +50,27 @@ def jacobian(
     graphs: Sequence[Graph] = GRAPHS, times: Sequence[float] = TIMES, seed: int = 0
 ) -> Iterator[Evidence]:
     """Autograd's Jacobian of a layer for all pairs of nodes, every map, at several times."""
-    errors: list[float] = []
-    limits: list[float] = []
-    positive, spread = [], []
+    errors, limits, positive, spread = [], [], [], []
     for graph in graphs:
         generator = torch.Generator().manual_seed(seed)
-        for params, bundle in reference.random_bundles(graph, seed, dims=(2, 3), num_bundles=1):
-            maps = bundle.matrices()[:, 0]
-            shape = (graph.num_nodes, bundle.bundle_dim)
-            x = torch.randn(shape, dtype=torch.float64, generator=generator)
-            for time in sorted({*times, math.inf}):
-                layer = _linear_layer(params, bundle, time)
-                lemma = _lemma(reference.heat_kernel(graph, time), maps, mixing(layer).weight)
-                error = relative(_jacobian(layer, graph, x), lemma)
-                (limits if time == math.inf else errors).append(error)
+        for sample in samples(graph, seed, dims=(2, 3)):
+            x = sample.field(generator)
+            for time, method in [(t, m) for t in times if t < math.inf for m in METHODS]:
+                layer = sample.layer(time=time, method=method, tol=1e-15)
+                kernel = reference.heat_kernel(graph, time)
+                lemma = _lemma(kernel, sample.maps, mixing(layer).weight)
+                errors.append(relative(_jacobian(layer, graph, x), lemma))
+            layer = sample.layer(time=math.inf)
+            share = graph.degree.expand(graph.num_nodes, -1) / graph.degree.sum()
+            lemma = _lemma(share, sample.maps, mixing(layer).weight)
+            limits.append(relative(_jacobian(layer, graph, x), lemma))
         least, ratio = _reach(graph)
         positive.append(least)
         spread.append(ratio)
     yield at_most("autograd against the lemma, all pairs, every map", errors, 1e-11)
     yield at_most("at t = ∞ against d_v/2|E| O_uᵀ W O_v", limits, 1e-11)
     yield at_least("smallest H(t,u,v), t = 0.01", positive, torch.finfo(torch.float64).tiny)
-    chance = "H(t,u,v) over the chance of r steps in time t, r the distance"
+    chance = "H(t,u,v) over the chance of r steps or more, r the distance"
     yield at_most(chance, spread, 1 + 1e-9)
     yield _limit_erratum()
     yield _feature_maps_erratum(graphs, seed)
@@ -106,7 +109,7 @@ def _limit_erratum() -> Erratum:
 
 def _feature_maps_erratum(graphs: Sequence[Graph], seed: int) -> Erratum:
     """A layer whose phi reads the features, as Equation 1 has it."""
-    total, held = [], []
+    total, held, whole = [], [], []
     curved: list[float] = []
     straight: list[float] = []
     for graph in graphs:
@@ -114,9 +117,11 @@ def _feature_maps_erratum(graphs: Sequence[Graph], seed: int) -> Erratum:
         x, y = torch.randn(2, graph.num_nodes, 2, dtype=torch.float64, generator=generator)
         layer = _seeded(BuNNConv(2, 2, maps="rotation", tol=1e-15).double(), generator)
         with torch.no_grad():
-            maps = layer.bundle(x, graph.edge_index).matrices()[:, 0]
+            angles = layer.phi(x, graph.edge_index).flatten()
+            maps = torch.stack([reference.rotation(angle) for angle in angles])
         lemma = _lemma(reference.heat_kernel(graph, 1.0), maps, mixing(layer).weight)
         total.append(relative(_jacobian(layer, graph, x), lemma))
+        whole.append(relative(_jacobian(layer, graph, x), _differences(layer, graph, x)))
         held.append(relative(_jacobian(layer, graph, x, phi_x=x), lemma))
         for defects, fixed in ((curved, {}), (straight, {"phi_x": x})):
             with torch.no_grad():
@@ -139,9 +144,24 @@ def _feature_maps_erratum(graphs: Sequence[Graph], seed: int) -> Erratum:
         refutation=some_at_least("relative error of the lemma, φ reads X", total, 0.1),
         verification=(
             at_most("relative error with the maps held fixed", held, 1e-10),
+            at_most("all of autograd's Jacobian against finite differences", whole, 1e-6),
             at_most("f(x+y) − f(x) − f(y) + f(0) with the maps held fixed", straight, 1e-11),
         ),
     )
+
+
+def _differences(layer: BuNNConv, graph: Graph, x: Tensor, step: float = 1e-6) -> Tensor:
+    """The Jacobian by central differences, ``(n, c', n, c)``."""
+    columns = []
+    for index in range(x.numel()):
+        moved = torch.zeros_like(x).flatten()
+        moved[index] = step
+        with torch.no_grad():
+            ahead, behind = (
+                layer(x + sign * moved.view_as(x), graph.edge_index) for sign in (1, -1)
+            )
+        columns.append((ahead - behind) / (2 * step))
+    return torch.stack(columns, dim=-1).view(*x.shape, *x.shape)
 
 
 def _seeded(layer: BuNNConv, generator: torch.Generator) -> BuNNConv:
@@ -156,10 +176,10 @@ def _transposed_erratum(graphs: Sequence[Graph], seed: int) -> Erratum:
     """The Jacobian as the proof of Theorem 5.3 quotes it."""
     printed, corrected = [], []
     for graph in graphs:
-        params, bundle = next(reference.random_bundles(graph, seed, dims=(3,), num_bundles=1))
-        layer = _linear_layer(params, bundle, 1.0)
-        maps, weight = bundle.matrices()[:, 0], mixing(layer).weight
-        x = torch.zeros(graph.num_nodes, 3, dtype=torch.float64)
+        sample = next(samples(graph, seed, dims=(3,)))
+        layer = sample.layer(tol=1e-15)
+        maps, weight = sample.maps, mixing(layer).weight
+        x = torch.zeros(graph.num_nodes, sample.size, dtype=torch.float64)
         found, kernel = _jacobian(layer, graph, x), reference.heat_kernel(graph, 1.0)
         printed.append(relative(found, _lemma(kernel, maps.mT, weight)))
         corrected.append(relative(found, _lemma(kernel, maps, weight)))
@@ -196,6 +216,8 @@ def squashing(
     ignored, heard, printed, even = [], [], [], []
     for graph in graphs:
         n = graph.num_nodes
+        if n < 3:
+            raise SettingsError(f"graphs holds {graph.name!r}; the claim is about three nodes")
         generator = torch.Generator().manual_seed(seed)
         u, v = 0, n - 1
         pe = torch.randn(n, 3, dtype=torch.float64, generator=generator)

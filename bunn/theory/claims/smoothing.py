@@ -1,4 +1,4 @@
-"""Over-smoothing (Section 4.1): Propositions 4.1 and 4.2, with the networks of their proofs."""
+"""Over-smoothing (Section 4.1): Proposition 4.2, with the network of its proof."""
 
 from __future__ import annotations
 
@@ -20,98 +20,14 @@ from bunn.theory.diagnostics import hop_distances
 from bunn.theory.drawing import BLUE, GREEN, GREY, ORANGE, name_axes, new_figure
 from bunn.theory.graphs import Graph
 from bunn.theory.networks import FixedMaps, mixing
-from bunn.theory.reference import relative
+from bunn.theory.samples import samples
 from bunn.theory.separating import SeparatingBuNN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GRAPHS = (g.path(7), g.cycle(6), g.star(5), g.barbell(4), g.tree(2), g.random(9))
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 SWAP = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-
-
-def _largest_difference(graph: Graph, y: Tensor) -> float:
-    """Over all edges, of the features at their ends."""
-    u, v = graph.edge_index
-    return float((y[u] - y[v]).norm(dim=1).max())
-
-
-@claim("signal-energy", "Proposition 4.1", "unequal maps keep neighbours apart at t = ∞")
-def signal_energy(graphs: Sequence[Graph] = GRAPHS, seed: int = 0) -> Iterator[Evidence]:
-    """Layers with random maps and an invertible ``W``; then maps and signals that do not."""
-    apart, formula, plane = [], [], []
-    for graph in graphs:
-        generator = torch.Generator().manual_seed(seed)
-        u, v = graph.edge_index
-        share = graph.degree / graph.degree.sum()
-        for params, bundle in reference.random_bundles(graph, seed, num_bundles=1):
-            d, maps = bundle.bundle_dim, bundle.matrices()[:, 0]
-            layer = BuNNConv(
-                d,
-                d,
-                bundle_dim=d,
-                maps=bundle.maps,
-                time=math.inf,
-                phi=FixedMaps(params),
-                bias=None,
-            ).double()
-            x = torch.randn(graph.num_nodes, d, dtype=torch.float64, generator=generator)
-            with torch.no_grad():
-                y = layer(x, graph.edge_index)
-                weight = mixing(layer).weight
-                signal = torch.einsum("v,ij,vjk,vk->i", share, weight, maps, x)
-            expected = ((maps[u] - maps[v]).mT @ signal).norm(dim=1)
-            formula.append(relative((y[u] - y[v]).norm(dim=1), expected))
-            apart.append(_largest_difference(graph, y) / float(signal.norm()))
-            if bundle.maps in ("rotation", "o2"):
-                turn = (params[u] - params[v]).flatten()
-                chord = (2 * torch.sin(turn / 2)).abs() * signal.norm()
-                plane.append(relative(expected, chord))
-    yield at_least("largest |y_v − y_u| of neighbours, relative to the signal", apart, 1e-3)
-    yield at_most("|y_v − y_u| against |(O_v − O_u)ᵀ h|, h the mean signal", formula, 1e-9)
-    yield at_most("in the plane, against 2 |sin(Δθ/2)| |h|", plane, 1e-9)
-    yield _unconditional_erratum(graphs, seed)
-
-
-def _unconditional_erratum(graphs: Sequence[Graph], seed: int) -> Erratum:
-    """Rotations about one axis, and a signal along it."""
-    differences, unequal = [], []
-    for graph in graphs:
-        generator = torch.Generator().manual_seed(seed)
-        params = torch.zeros(graph.num_nodes, 1, 3, dtype=torch.float64)
-        # Only the entry (0, 1) of a skew matrix: a turn about the third axis.
-        params[:, 0, 0] = torch.randn(graph.num_nodes, dtype=torch.float64, generator=generator)
-        layer = BuNNConv(
-            3,
-            3,
-            bundle_dim=3,
-            maps="exp",
-            time=math.inf,
-            phi=FixedMaps(params),
-            weight=False,
-            bias=None,
-        )
-        x = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64).expand(graph.num_nodes, 3)
-        with torch.no_grad():
-            differences.append(_largest_difference(graph, layer(x, graph.edge_index)))
-            maps = layer.bundle(x, graph.edge_index).matrices()
-        unequal.append(_largest_difference(graph, maps.flatten(1)))
-    return Erratum(
-        name="Unequal maps do not always keep nodes apart",
-        printed="if the maps are not all equal, some neighbours have y_v ≠ y_u (main text)",
-        counterexample=(
-            "rotations about one axis of R³ by random angles, and a signal along that axis: "
-            f"y_v = y_u at all nodes, to {max(differences):.0e}. Or X = 0, or W = 0"
-        ),
-        corrected=(
-            "for invertible W and almost every X, as the appendix says: X must avoid a proper "
-            "subspace, on which the mean signal h has O_uᵀh = O_vᵀh along every edge. Plane maps "
-            "of one determinant allow only h = 0"
-        ),
-        refutation=at_most("largest |y_v − y_u| with unequal maps", differences, 1e-12),
-        verification=(at_least("while the maps of some neighbours differ by", unequal, 0.05),),
-    )
 
 
 def _far_apart(graph: Graph) -> tuple[int, int]:
@@ -154,7 +70,11 @@ def _trivial_features(graph: Graph, x: Tensor, depth: int) -> list[Tensor]:
 def _separation_plot(tables: Sequence[Table]) -> Figure:
     table = tables[0]
     figure, (ax,) = new_figure()
-    for name, colour in (("BuNN", BLUE), ("GCN", ORANGE), ("trivial bundle", GREEN)):
+    for name, colour in (
+        ("BuNN", BLUE),
+        ("GCN over √(d+1)", ORANGE),
+        ("trivial bundle", GREEN),
+    ):
         ax.loglog(table.column("depth"), table.column(name), "o-", color=colour, label=name)
     ax.axhline(table.rows[0][-1], color=GREY, linestyle="--", linewidth=1, label="δ")
     ax.set_xticks(table.column("depth"), [str(depth) for depth in table.column("depth")])
@@ -206,7 +126,7 @@ def oversmoothing(
         tables.append(
             Table(
                 f"Separation of two far nodes of {graph.name}",
-                ("depth", "BuNN", "GCN", "trivial bundle", "δ"),
+                ("depth", "BuNN", "GCN over √(d+1)", "trivial bundle", "δ"),
                 tuple(rows),
             )
         )
@@ -214,7 +134,7 @@ def oversmoothing(
     yield at_most("separation minus √2 δ, relative", exact, 1e-9)
     yield at_least(f"separation over δ where h₁ < 0, depth {max(depths)}", below, 1.0)
     yield at_most("largest norm of a weight matrix", norms, 1 + 1e-12)
-    yield at_most("separation of a GCN over its bound c λ^K", gcn, 1.0)
+    yield at_most("separation of a GCN, over √(d+1), over its bound c λ^K", gcn, 1.0)
     yield at_most("separation on the trivial bundle over its bound c exp(−Kλ₁)", trivial, 1.0)
     yield _delta_erratum()
     yield _frame_erratum()
@@ -275,17 +195,20 @@ def _frame_erratum() -> Erratum:
     network = SeparatingBuNN(x, graph.edge_index, pe, 0, 16)
     with torch.no_grad():
         y = network(x, graph.edge_index, pe)[-1]
-    separation = float((y[0] - y[1]).norm())
+    turned = _local_bias(graph, [1.0, 1.0])
+    expected = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
     return Erratum(
         name="The frame of the bias in Case 2 of the over-smoothing proof",
         printed="with b = (1, 0) in Equation 2, the output is (1, 0) at v and (0, 1) at u",
         counterexample=(
-            "Equation 2 adds b in the node's own frame: on two nodes and an edge the output is "
-            f"({local[0, 0]:g}, {local[0, 1]:g}) at both, and nothing is kept apart"
+            "Equation 2 adds b in the node's own frame: on two nodes and an edge, with the swap at "
+            f"one, the output is ({local[0, 0]:g}, {local[0, 1]:g}) at both, and nothing is kept "
+            "apart"
         ),
         corrected=(
             "with b in the global frame, as in Algorithm 1; the separation is then √2, not 1 as "
-            "printed"
+            "printed. In the local frame another b does it if the swap is a quarter turn R: "
+            "((1−s)I + sR)⁻¹ (1, 0), s = d_u/2|E|, which is (1, 1) on two nodes"
         ),
         refutation=at_most(
             "separation with the bias of Equation 2", float((local[0] - local[1]).norm()), 1e-12
@@ -293,26 +216,41 @@ def _frame_erratum() -> Erratum:
         verification=(
             at_most(
                 "separation minus √2, bias in the global frame, depth 16",
-                abs(separation - math.sqrt(2)),
+                abs(float((y[0] - y[1]).norm()) - math.sqrt(2)),
                 1e-9,
             ),
+            at_most("bias='local', b = (1, 1), a quarter turn", (turned - expected).abs(), 1e-12),
         ),
     )
+
+
+def _local_bias(graph: Graph, bias: list[float]) -> Tensor:
+    """The output of a layer with a bias in the local frame alone; node 0 makes a quarter turn."""
+    angles = torch.tensor([math.pi / 2, 0.0], dtype=torch.float64).view(2, 1, 1)
+    layer = BuNNConv(
+        2, 2, maps="rotation", time=math.inf, phi=FixedMaps(angles), bias="local"
+    ).double()
+    with torch.no_grad():
+        mixing(layer).weight.zero_()
+        assert layer.bias is not None
+        layer.bias.copy_(torch.tensor(bias))
+        return torch.relu(layer(torch.zeros(2, 2, dtype=torch.float64), graph.edge_index))
 
 
 def _determinant_erratum(seed: int) -> Erratum:
     """Within one bundle, all nodes of a parameterised family share a determinant."""
     spread = []
-    for _, bundle in reference.random_bundles(g.complete(20), seed):
-        determinants = torch.linalg.det(bundle.matrices())
+    for sample in samples(g.complete(20), seed):
+        determinants = torch.linalg.det(sample.bundle.matrices())
         spread.append(float((determinants - determinants[:1]).abs().max()))
     difference = float(torch.linalg.det(torch.eye(2, dtype=torch.float64)) - torch.linalg.det(SWAP))
     return Erratum(
         name="Swaps beside identities",
         printed="φ gives the swap to some nodes and the identity to the others",
         counterexample=(
-            f"their determinants differ by {difference:g}; r(θ) has +1, r*(θ) has −1, and so has "
-            "every product of as many reflections: no bundle of the appendix holds both"
+            f"in the plane their determinants differ by {difference:g}; r(θ) has +1, r*(θ) has −1, "
+            "and so have all products of as many reflections: no plane bundle of the appendix "
+            "holds both (nor one of dimension 2c, c odd, in Theorem 5.3)"
         ),
         corrected="quarter turns r(π/2) in place of swaps, and r(0): all proofs go through",
         refutation=at_least("det I − det swap", difference, 2.0),

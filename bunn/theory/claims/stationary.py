@@ -6,17 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from bunn.diffusion import diffuse, heat_kernel
 from bunn.laplacian import Laplacian
-from bunn.nn import BuNNConv
 from bunn.theory import graphs as g
 from bunn.theory import reference
 from bunn.theory.claim import Evidence, Table, at_least, at_most, claim
 from bunn.theory.graphs import Graph
-from bunn.theory.networks import FixedMaps
 from bunn.theory.reference import relative
+from bunn.theory.samples import Sample, samples
 
 GRAPHS = (g.path(7), g.cycle(6), g.star(5), g.barbell(4), g.tree(2), g.random(9))
 
@@ -51,28 +49,17 @@ def consensus(graphs: Sequence[Graph] = GRAPHS, seed: int = 0) -> Iterator[Evide
         lap = Laplacian(graph.edge_index, num_nodes=graph.num_nodes).to(torch.float64)
         share = graph.degree / graph.degree.sum()
         generator = torch.Generator().manual_seed(seed)
-        for params, bundle in reference.random_bundles(graph, seed, num_bundles=1):
-            d, maps = bundle.bundle_dim, bundle.matrices()[:, 0]
-            x = torch.randn(graph.num_nodes, d, dtype=torch.float64, generator=generator)
-            layer = BuNNConv(
-                d,
-                d,
-                bundle_dim=d,
-                maps=bundle.maps,
-                time=math.inf,
-                phi=FixedMaps(params),
-                weight=False,
-                bias=None,
-            )
-            y = layer(x, graph.edge_index)
-            everywhere = (maps @ y.unsqueeze(-1)).squeeze(-1)
+        for sample in samples(graph, seed):
+            x, maps = sample.field(generator), sample.maps
+            y = sample.layer(time=math.inf, weight=False, bias=None)(x, graph.edge_index)
+            everywhere = torch.einsum("vij,vj->vi", maps, y)
             expected = torch.einsum("u,uij,uj->i", share, maps, x)
             mean.append(relative(everywhere, expected.expand_as(everywhere)))
             agree.append(relative(everywhere, everywhere[:1].expand_as(everywhere)))
-            again = bundle.desync(diffuse(bundle.sync(y), lap, 3.0, tol=1e-14))
+            again = sample.bundle.desync(diffuse(sample.bundle.sync(y), lap, 3.0, tol=1e-14))
             fixed.append(relative(again, y))
-            null_dimension, smallest = _null_space(graph, maps)
-            null.append(abs(null_dimension - d))
+            null_dimension, smallest = _null_space(sample)
+            null.append(float(abs(null_dimension - sample.size)))
             rest.append(smallest)
     yield at_most("O_v y_v against the mean of all d_w O_w x_w, every map", mean, 1e-11)
     yield at_most("O_v y_v against O_u y_u, all pairs", agree, 1e-11)
@@ -81,10 +68,9 @@ def consensus(graphs: Sequence[Graph] = GRAPHS, seed: int = 0) -> Iterator[Evide
     yield at_least("smallest eigenvalue that is not zero", rest, 1e-3)
 
 
-def _null_space(graph: Graph, maps: Tensor) -> tuple[int, float]:
+def _null_space(sample: Sample) -> tuple[int, float]:
     """The dimension of the null space of ``L_B`` and the smallest eigenvalue beyond it."""
-    matrix = reference.bundle_laplacian(graph, reference.flat_transport(graph, maps))
-    root = graph.degree.sqrt().repeat_interleave(maps.size(-1))
-    values = torch.linalg.eigvalsh(root[:, None] * matrix / root)
+    root = sample.graph.degree.sqrt().repeat_interleave(sample.size)
+    values = torch.linalg.eigvalsh(root[:, None] * sample.laplacian() / root)
     positive = values[values > 1e-10]
     return values.numel() - positive.numel(), float(positive.min())

@@ -148,9 +148,14 @@ def _smoothness(
     """Energy, Rayleigh quotient and mean cosine of ``features: (n, c)`` in float64."""
     lap = lap.matching(features)
     u, v = lap.edge_index
-    energy = 0.5 * (lap.edge_weight * (features[u] - features[v]).square().sum(1)).sum()
-    norm = (lap.degree * features.square().sum(1)).sum()
-    return float(energy), float(energy / norm), _mean_cosine(features, batch)
+    # In units of the largest feature, so that no square under- or overflows on the way to R.
+    scale = features.abs().max() if features.numel() else features.new_zeros(())
+    scaled = features / scale
+    energy = 0.5 * (lap.edge_weight * (scaled[u] - scaled[v]).square().sum(1)).sum()
+    norm = (lap.degree * scaled.square().sum(1)).sum()
+    if scale == 0:
+        return 0.0, math.nan, _mean_cosine(features, batch)
+    return float(energy * scale * scale), float(energy / norm), _mean_cosine(features, batch)
 
 
 def _mean_cosine(features: Tensor, batch: Tensor | None) -> float:
@@ -165,7 +170,9 @@ def _mean_cosine(features: Tensor, batch: Tensor | None) -> float:
     sums = unit.new_zeros(size.numel(), unit.size(1)).index_add_(0, graph, unit)
     pairs = int((size * (size - 1)).sum())
     products = float(sums.square().sum() - unit.square().sum())
-    return min(1.0, max(-1.0, products / pairs)) if pairs else math.nan
+    if not pairs or math.isnan(products):
+        return math.nan
+    return min(1.0, max(-1.0, products / pairs))
 
 
 def _check_batch(batch: Tensor, x: Tensor) -> None:
