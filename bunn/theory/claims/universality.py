@@ -78,7 +78,7 @@ def _conditioning_plot(tables: Sequence[Table]) -> Figure:
         label="rounding times the largest weight",
     )
     ax.axhline(1e-8, color=GREY, linewidth=0.8, linestyle=":", label="1e-8")
-    ax.set_ylim(1e-17, 1e12)
+    ax.set_ylim(1e-17, 1e26)
     title = "The layer of Theorem 5.3 against the linear map it is built for"
     name_axes(ax, title, "diffusion time t", "relative error of the layer", legend="upper right")
     return figure
@@ -92,7 +92,7 @@ def _conditioning_plot(tables: Sequence[Table]) -> Figure:
 )
 def unifapp(
     graphs: Sequence[Graph] = FAMILY,
-    times: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, math.inf),
+    times: Sequence[float] = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0, math.inf),
     channels: tuple[int, int] = (2, 3),
     seed: int = 0,
 ) -> Iterator[Evidence]:
