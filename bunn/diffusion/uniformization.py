@@ -14,6 +14,7 @@ ask for it where what is tiny matters.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -76,7 +77,12 @@ def poisson_weights(time: float | Tensor, degree: int) -> list[float] | Tensor:
         steps = torch.arange(degree + 1, dtype=torch.float64, device=time.device).unsqueeze(1)
         log_weights = torch.xlogy(steps, time.double()) - time.double() - torch.lgamma(steps + 1)
         return log_weights.exp()
-    # From the likeliest number of steps outwards, each from its neighbour; all together are one.
+    return _host_weights(time, degree)
+
+
+@lru_cache(maxsize=64)
+def _host_weights(time: float, degree: int) -> list[float]:
+    """From the likeliest number of steps outwards, each from its neighbour; all sum to one."""
     likeliest = int(time)
     last = max(degree, uniformization_degree(time, 1e-17))
     more = np.cumprod(time / np.arange(likeliest + 1, last + 1))

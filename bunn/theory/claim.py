@@ -204,10 +204,11 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for machines; numbers that JSON lacks are strings."""
-        data = {"name": self.name, "where": self.where, "statement": self.statement}
         headline = self.headline
         return {
-            **data,
+            "name": self.name,
+            "where": self.where,
+            "statement": self.statement,
             "verdict": self.verdict,
             "measured": None if headline is None else headline.measured,
             "residual": None if headline is None else _plain(headline.value),

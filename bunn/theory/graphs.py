@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import to_undirected
 
+from bunn.laplacian import Laplacian
+
 
 class Graph(NamedTuple):
     """A named undirected graph.
@@ -32,12 +34,8 @@ class Graph(NamedTuple):
 
     @property
     def connected(self) -> bool:
-        """Whether every node can be reached from node 0."""
-        reached = torch.arange(self.num_nodes) == 0
-        u, v = self.edge_index
-        for _ in range(self.num_nodes):
-            reached[v[reached[u]]] = True
-        return bool(reached.all())
+        """Whether there is a way between any two nodes."""
+        return Laplacian(self.edge_index, num_nodes=self.num_nodes).num_components == 1
 
     @property
     def degree(self) -> Tensor:

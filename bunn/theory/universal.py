@@ -177,17 +177,19 @@ def _places(
         Laplacian(edges, num_nodes=len(encoding)).to(torch.float64)
         for edges, encoding in zip(edge_indices, encodings, strict=True)
     ]
-    method, tol = "uniformization", EXACT
+    method, tol, kernels = "auto", NORMWISE, []
     if time > LATE:
-        kernels = [_kernel(lap, time, "auto", NORMWISE) for lap in laps]
-        together = [lap.components[:, None] == lap.components for lap in laps]
-        if all(float(h[same].min()) > SMALL for h, same in zip(kernels, together, strict=True)):
-            method, tol = "auto", NORMWISE
+        kernels = [_kernel(lap, time, method, tol) for lap in laps]
+    together = [lap.components[:, None] == lap.components for lap in laps]
+    if not kernels or any(
+        float(h[same].min()) <= SMALL for h, same in zip(kernels, together, strict=True)
+    ):
+        method, tol = "uniformization", EXACT
+        kernels = [_kernel(lap, time, method, tol) for lap in laps]
     places, start = [], 0
-    for lap in laps:
-        kernel = _kernel(lap, time, method, tol)
-        places.append(_Place(slice(start, start + lap.num_nodes), kernel))
-        start += lap.num_nodes
+    for kernel in kernels:
+        places.append(_Place(slice(start, start + len(kernel)), kernel))
+        start += len(kernel)
     return method, tol, places
 
 

@@ -114,36 +114,29 @@ def energy_without_maps(patch):
     patch.setattr(FlatBundle, "energy", energy)
 
 
-def heat_too_hot(patch):
-    """Half a percent more time than was asked for."""
+def change_recurrences(patch, change):
+    """Every recurrence gets the time and degree that ``change`` makes of those it is given."""
     recurrences = bunn.diffusion.polynomial.RECURRENCES
     for name, recurrence in list(recurrences.items()):
         patch.setitem(
             recurrences,
             name,
-            lambda z, s, time, degree, run=recurrence: run(z, s, 1.005 * time, degree),
+            lambda z, s, time, degree, run=recurrence: run(z, s, *change(time, degree)),
         )
+
+
+def heat_too_hot(patch):
+    """Half a percent more time than was asked for."""
+    change_recurrences(patch, lambda time, degree: (1.005 * time, degree))
 
 
 def one_product_too_few(patch):
-    recurrences = bunn.diffusion.polynomial.RECURRENCES
-    for name, recurrence in list(recurrences.items()):
-        patch.setitem(
-            recurrences,
-            name,
-            lambda z, s, time, degree, run=recurrence: run(z, s, time, max(0, degree - 1)),
-        )
+    change_recurrences(patch, lambda time, degree: (time, max(0, degree - 1)))
 
 
 def far_nodes_forgotten(patch):
     """Heat that is cut off after a few steps, whatever the method."""
-    recurrences = bunn.diffusion.polynomial.RECURRENCES
-    for name, recurrence in list(recurrences.items()):
-        patch.setitem(
-            recurrences,
-            name,
-            lambda z, s, time, degree, run=recurrence: run(z, s, time, min(degree, 10)),
-        )
+    change_recurrences(patch, lambda time, degree: (time, min(degree, 10)))
 
 
 def spectral_without_degrees(patch):
