@@ -1,3 +1,4 @@
+import os
 import warnings
 
 import pytest
@@ -11,7 +12,8 @@ with warnings.catch_warnings():  # PyG scripts some of itself on import, which t
 settings.register_profile(
     "bunn", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("bunn")
+settings.register_profile("ci", settings.get_profile("bunn"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "bunn"))
 
 #: Warnings of torch about its own internals; every other warning is an error.
 TORCH_INTERNALS = (
@@ -22,6 +24,11 @@ TORCH_INTERNALS = (
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # the suite runs one process per core
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time() -> None:
+    torch.manual_seed(0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -273,23 +273,26 @@ def polynomial_heat(
 ) -> Tensor:
     """:func:`heat` at a :class:`Time`, of the degree that ``options`` ask for.
 
-    Rounding ``S`` moves its eigenvalues by about the precision ``eps``, and a heat kernel by
-    ``t * eps``. Where that could be felt beside ``tol``, the null space is treated apart, exactly;
-    where it could exceed ``tol``, the recurrence runs in float64. (Uniformization always does then:
-    a subtraction would cost it what it is for.)
+    Rounding the entries of ``S`` moves its eigenvalues by up to half the precision ``eps``, and a
+    heat kernel by ``t * eps / 2``. That much of ``tol`` is left to it, up to a half of ``tol``;
+    where it could take more, the null space, which feels it most, is treated apart, exactly, and
+    where it could take all, the recurrence runs in float64. (Uniformization does so at once: a
+    subtraction would cost it what it is for.)
     """
-    degree = FROM_TIME if options.degree is None else options.degree
+    degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
     if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
-        rounding = time.upper * torch.finfo(lap.dtype).eps / options.tol
+        rounding = time.upper * torch.finfo(lap.dtype).eps / 2
         apart = recurrence == "chebyshev"
-        if rounding > (16 if apart else 1) and lap.dtype != torch.float64:
-            wide = x.double()
-            return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
-        if rounding > 2 and apart:
+        if lap.dtype != torch.float64:
+            if rounding > (tol if apart else tol / 2):
+                wide = x.double()
+                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
+                return heated.to(x.dtype)
+            tol = max(tol - rounding, tol / 2)  # half of it: the null space goes apart
+        if rounding > tol and apart:
             even = null_part(x.to(lap.dtype), lap)
-            rest = _recurrence(x - even, lap, time, recurrence, degree, options.tol)
-            return (even + rest).to(x.dtype)
-    return _recurrence(x, lap, time, recurrence, degree, options.tol)
+            return (even + _recurrence(x - even, lap, time, recurrence, degree, tol)).to(x.dtype)
+    return _recurrence(x, lap, time, recurrence, degree, tol)
 
 
 def _recurrence(
