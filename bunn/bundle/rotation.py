@@ -49,7 +49,18 @@ class _PlaneMap(torch.autograd.Function):
     rest reflected.
     """
 
-    generate_vmap_rule = True
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, cos: Tensor, sin: Tensor, turned: int
+    ) -> tuple[Tensor, int]:
+        """Every node has a map of its own, so a batch is more nodes."""
+        size, nodes = info.batch_size, x.size(1 if in_dims[0] == 0 else 0)
+        x, cos, sin = (
+            value.unsqueeze(0).expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip((x, cos, sin), in_dims, strict=False)
+        )
+        y = plane_map(x.flatten(0, 1), cos.flatten(0, 1), sin.flatten(0, 1), turned)
+        return y.unflatten(0, (size, nodes)), 0
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
