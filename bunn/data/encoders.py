@@ -1,0 +1,70 @@
+"""Encoders of integer features, which a linear layer cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch_geometric.nn.inits import reset
+
+#: The number of values of each of the nine atom features that ``ogb`` computes: atomic number,
+#: chirality, degree, charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring.
+ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+
+
+class CategoricalEncoder(nn.Module):
+    """The sum of one embedding per column.
+
+    Args:
+        sizes: The number of values of each column.
+        out_channels: Size of the output.
+
+    Shapes:
+        - **input:** ``(n, len(sizes))`` integers, column ``i`` below ``sizes[i]``
+        - **output:** ``(n, out_channels)``
+    """
+
+    def __init__(self, sizes: Sequence[int], out_channels: int) -> None:
+        super().__init__()
+        self.out_channels = out_channels
+        self.embeddings = nn.ModuleList(nn.Embedding(size, out_channels) for size in sizes)
+
+    def reset_parameters(self) -> None:
+        reset(self.embeddings)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 2 or x.size(1) != len(self.embeddings) or x.is_floating_point():
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and dtype {x.dtype}; the encoder reads integers "
+                f"(num_nodes, {len(self.embeddings)}); pass the dataset's own x"
+            )
+        columns = zip(self.embeddings, x.unbind(1), strict=True)
+        total: Tensor = sum(embedding(column) for embedding, column in columns)
+        return total
+
+    def __repr__(self) -> str:
+        sizes = [embedding.num_embeddings for embedding in self.embeddings]
+        return f"{type(self).__name__}(sizes={sizes}, out_channels={self.out_channels})"
+
+
+class KeyValueEncoder(CategoricalEncoder):
+    """Key embedding plus value embedding, for Tree-NeighborsMatch.
+
+    Args:
+        num_keys: Keys and values are 1 to ``num_keys``; 0 stands for none.
+        out_channels: Size of the output.
+    """
+
+    def __init__(self, num_keys: int, out_channels: int) -> None:
+        super().__init__((num_keys + 1, num_keys + 1), out_channels)
+
+
+class AtomEncoder(CategoricalEncoder):
+    """The sum of the embeddings of the nine atom features of ``ogb``.
+
+    Args:
+        out_channels: Size of the output.
+    """
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__(ATOM_FEATURES, out_channels)
