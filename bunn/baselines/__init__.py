@@ -1,0 +1,48 @@
+"""The models BuNN is compared with, one to a file, all in one frame.
+
+    from bunn.baselines import BASELINES
+
+    gcn = BASELINES["gcn"]
+    model = gcn.build(gcn.options(num_layers=3), in_channels=1, out_channels=1)
+    model(x, edge_index)
+
+To add one, write its file, with options, a block and a :class:`Baseline`, and name it in
+:data:`BASELINES`: the contract suite in ``tests/baselines`` then tests it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bunn.baselines.baseline import Baseline
+from bunn.baselines.frame import Block, GraphModel, GraphModule
+from bunn.baselines.gat import GAT, GATOptions
+from bunn.baselines.gcn import GCN, GCNOptions
+from bunn.baselines.ggnn import GGNN, GGNNOptions
+from bunn.baselines.gin import GIN, GINOptions
+from bunn.baselines.gps import GPS, GPSOptions
+from bunn.baselines.mlp import MLP
+from bunn.baselines.nsd import NSD, NSDOptions
+from bunn.baselines.options import FrameOptions
+from bunn.baselines.sage import SAGE, SAGEOptions
+
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "Block",
+    "FrameOptions",
+    "GATOptions",
+    "GCNOptions",
+    "GGNNOptions",
+    "GINOptions",
+    "GPSOptions",
+    "GraphModel",
+    "GraphModule",
+    "NSDOptions",
+    "SAGEOptions",
+]
+
+#: The comparison models by name.
+BASELINES: dict[str, Baseline[Any]] = {
+    baseline.name: baseline for baseline in (MLP, GCN, SAGE, GAT, GIN, GGNN, GPS, NSD)
+}

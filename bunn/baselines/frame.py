@@ -1,0 +1,294 @@
+r"""The frame that all baselines share: encoder, blocks, pooling, head.
+
+It is the frame of :class:`bunn.BuNN`, so that a comparison compares layers. A model is what stands
+in its blocks: a :class:`GraphModule`, alone or in a :class:`Block`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import Linear
+from torch_geometric.nn.inits import reset
+from torch_geometric.nn.resolver import activation_resolver
+
+from bunn.baselines.options import FrameOptions
+from bunn.laplacian import Laplacian
+from bunn.nn.block import BuNNBlock
+from bunn.nn.model import POOLINGS
+
+Pooling = Literal["mean", "sum", "max"] | None
+Options = TypeVar("Options", bound=FrameOptions)
+
+
+class GraphModule(nn.Module):
+    """A map of node features ``(n, c) -> (n, c)`` along the edges of a graph.
+
+    Attributes:
+        weighted: Whether it knows what to do with edge weights.
+        activated: Whether its non-linearity is inside, so that a block adds none.
+    """
+
+    weighted = False
+    activated = False
+
+    def prepare(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor | None]:
+        """The edges as :meth:`forward` reads them, computed once for all blocks.
+
+        Args:
+            edge_index: ``(2, e)`` edges.
+            edge_weight: ``(e,)`` weights, or :obj:`None`.
+            num_nodes: The number of nodes ``n``.
+            dtype: The precision of the parameters.
+        """
+        return edge_index, edge_weight
+
+    def reset_parameters(self) -> None:
+        for child in self.children():
+            reset(child)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        """``(n, c) -> (n, c)``, with edges from :meth:`prepare` and the graph ``(n,)`` of nodes."""
+        raise NotImplementedError
+
+
+class Block(GraphModule):
+    """Normalisation, layer, non-linearity and residual connection, as in ``bunn.nn.BuNNBlock``.
+
+    Pre-norm, ``x + dropout(act(layer(norm(x))))``, or post-norm, ``x +
+    act(norm(dropout(layer(x))))``.
+
+    Args:
+        layer: The layer, with as many output as input channels.
+        options: The frame's.
+    """
+
+    def __init__(self, layer: GraphModule, options: FrameOptions) -> None:
+        super().__init__()
+        self.layer, self.weighted = layer, layer.weighted
+        self.norm = BuNNBlock.build_norm(options.norm, options.hidden_channels)
+        self.act = nn.Identity() if layer.activated else activation_resolver(options.act)
+        self.dropout = build_dropout(options.dropout)
+        self.norm_first, self.residual = options.norm_first, options.residual
+
+    def prepare(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.layer.prepare(edge_index, edge_weight, num_nodes, dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        if self.norm_first:
+            h = self.layer(self.norm(x), edge_index, edge_weight, batch)
+            h = self.dropout(self.act(h))
+        else:
+            h = self.dropout(self.layer(x, edge_index, edge_weight, batch))
+            h = self.act(self.norm(h))
+        out: Tensor = x + h if self.residual else h
+        return out
+
+
+class GraphModel(nn.Module):
+    r"""A stack of blocks, for node- and graph-level tasks.
+
+    .. math::
+        x \leftarrow \mathrm{encode}(x, \mathrm{pe}); \qquad
+        x \leftarrow x + \sigma(\mathrm{layer}(\mathrm{norm}(x))) \;\;\text{(num\_layers times)};
+        \qquad y = \mathrm{head}(\mathrm{pool}(\mathrm{norm}(x)))
+
+    Args:
+        options: Width, depth and the rest of :class:`FrameOptions`, and those of the block.
+        in_channels: Size of each input feature.
+        out_channels: Size of the output.
+        block: From the options to one block.
+        pooling: ``"mean"``, ``"sum"`` or ``"max"`` over each graph, :obj:`None` for node outputs.
+            (default: :obj:`None`)
+        pe_channels: Size of the positional encodings. They are concatenated to ``x`` or, where
+            there is an encoder, mapped linearly and added to what it returns. (default: ``0``)
+        encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
+            activation)
+
+    Shapes:
+        - **input:** node features ``(n, in_channels)``, edges ``(2, e)``, weights ``(e,)``
+          *(optional)*, encodings ``(n, pe_channels)``, the graph of every node ``(n,)``
+          *(optional)*
+        - **output:** ``(n, out_channels)``, or ``(num_graphs, out_channels)`` with ``pooling``
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        in_channels: int,
+        out_channels: int,
+        block: Callable[[Options], GraphModule],
+        *,
+        pooling: Pooling = None,
+        pe_channels: int = 0,
+        encoder: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling is not None and pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r}; use one of {list(POOLINGS)} or None")
+        if encoder is None and in_channels < 1:
+            raise ValueError(f"in_channels={in_channels}; it must be >= 1, or pass an encoder")
+        if out_channels < 1:
+            raise ValueError(f"out_channels={out_channels}; it must be >= 1")
+        if pe_channels < 0:
+            raise ValueError(f"pe_channels={pe_channels}; it must be >= 0")
+        self.options, self.pooling, self.pe_channels = options, pooling, pe_channels
+        self.in_channels, self.out_channels = in_channels, out_channels
+        hidden = options.hidden_channels
+        self.pe_encoder: nn.Module | None = None
+        self._linear_encoder = encoder is None
+        if encoder is None:
+            encoder = nn.Sequential(
+                Linear(in_channels + pe_channels, hidden),
+                build_dropout(options.dropout),
+                activation_resolver(options.act),
+            )
+        elif pe_channels:
+            self.pe_encoder = Linear(pe_channels, hidden, bias=False)
+        self.encoder = encoder
+        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
+        self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
+        parts: list[nn.Module] = []
+        for _ in range(options.head_layers - 1):
+            parts += [Linear(hidden, hidden), activation_resolver(options.act)]
+        self.head = nn.Sequential(*parts, Linear(hidden, out_channels))
+
+    def reset_parameters(self) -> None:
+        for child in self.children():
+            reset(child)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        pe: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Runs the model.
+
+        Args:
+            x: ``(n, in_channels)`` node features.
+            edge_index: ``(2, e)`` edges.
+            edge_weight: ``(e,)`` edge weights. (default: all one)
+            pe: ``(n, pe_channels)`` positional encodings. (default: :obj:`None`)
+            batch: ``(n,)`` the graph of every node. (default: all in one)
+            batch_size: The number of graphs. (default: one more than the last in ``batch``)
+        """
+        self._check_features(x, pe)
+        self._check_edges(x, edge_index, edge_weight)
+        n = x.size(0)
+        if batch is not None and batch.shape != (n,):
+            raise ValueError(
+                f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
+                f"{n} nodes"
+            )
+        # Plain 64-bit indices: torch_geometric.EdgeIndex would carry its own bookkeeping along.
+        edge_index, dtype = (
+            edge_index.as_subclass(Tensor).long(),
+            next(self.head.parameters()).dtype,
+        )
+        if edge_weight is not None:
+            edge_weight = edge_weight.to(dtype)
+        first = cast(GraphModule, self.blocks[0])
+        edge_index, edge_weight = first.prepare(edge_index, edge_weight, n, dtype)
+        x = self._encode(x, pe)
+        for block in self.blocks:
+            x = block(x, edge_index, edge_weight, batch)
+        x = self.norm(x)
+        if self.pooling is not None:
+            x = POOLINGS[self.pooling](x, batch, batch_size)
+        out: Tensor = self.head(x)
+        return out
+
+    def _encode(self, x: Tensor, pe: Tensor | None) -> Tensor:
+        if pe is not None and self._linear_encoder:
+            x = torch.cat((x, pe.to(x.dtype)), dim=-1)
+        n, x = x.size(0), self.encoder(x)
+        if x.shape != (n, self.options.hidden_channels):
+            raise ValueError(
+                f"the encoder returned shape {tuple(x.shape)}; the blocks read "
+                f"({n}, {self.options.hidden_channels})"
+            )
+        if pe is not None and self.pe_encoder is not None:
+            x = x + self.pe_encoder(pe)
+        return x
+
+    def _check_features(self, x: Tensor, pe: Tensor | None) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x is a {type(x).__name__}; pass a (num_nodes, in_channels) tensor")
+        if self._linear_encoder:
+            if x.dim() != 2 or x.size(1) != self.in_channels:
+                raise ValueError(
+                    f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {self.in_channels})"
+                )
+            if not x.is_floating_point():
+                raise TypeError(f"x has dtype {x.dtype}; use a floating-point type: x.float()")
+        if pe is None and self.pe_channels:
+            raise ValueError(
+                f"pe=None, but the model reads {self.pe_channels} positional encodings per node; "
+                f"pass pe of shape ({x.size(0)}, {self.pe_channels}), or build it with "
+                "pe_channels=0"
+            )
+        if pe is not None and pe.shape != (x.size(0), self.pe_channels):
+            raise ValueError(
+                f"pe has shape {tuple(pe.shape)}; with pe_channels={self.pe_channels} the model "
+                f"reads ({x.size(0)}, {self.pe_channels})"
+                + ("" if self.pe_channels else ": leave pe out, or build it with pe_channels")
+            )
+
+    def _check_edges(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> None:
+        if not isinstance(edge_index, Tensor):
+            given = "lap.edge_index" if isinstance(edge_index, Laplacian) else "a tensor"
+            raise TypeError(
+                f"edge_index is a {type(edge_index).__name__}; this model reads the (2, num_edges) "
+                f"edges themselves: pass {given}"
+            )
+        if edge_index.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"edge_index has dtype {edge_index.dtype}; use .long() node indices")
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(
+                f"edge_index has shape {tuple(edge_index.shape)}; it must be (2, num_edges)"
+            )
+        if edge_index.device != x.device:
+            raise ValueError(
+                f"x is on {x.device} and edge_index on {edge_index.device}; move one of them"
+            )
+        if edge_weight is None:
+            return
+        if not self.blocks[0].weighted:
+            layer = getattr(self.blocks[0], "layer", self.blocks[0])
+            raise ValueError(
+                f"edge_weight has shape {tuple(edge_weight.shape)}, but a {type(layer).__name__} "
+                "knows no edge weights; leave edge_weight out"
+            )
+        if edge_weight.shape != edge_index.shape[1:]:
+            raise ValueError(
+                f"edge_weight has shape {tuple(edge_weight.shape)}; edge_index asks for "
+                f"({edge_index.size(1)},)"
+            )
+
+
+def build_dropout(p: float) -> nn.Module:
+    """Dropout; nothing at all for ``p = 0``, which ``vmap`` would ask about its randomness."""
+    return nn.Dropout(p) if p else nn.Identity()

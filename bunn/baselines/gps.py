@@ -1,0 +1,210 @@
+"""GPS: message passing and attention between all nodes, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch_geometric.nn import Linear
+from torch_geometric.nn.resolver import activation_resolver
+
+from bunn.baselines.baseline import Baseline
+from bunn.baselines.frame import GraphModule, build_dropout
+from bunn.baselines.gat import GATLayer, GATOptions
+from bunn.baselines.gcn import GCNLayer, GCNOptions
+from bunn.baselines.gin import GINLayer, GINOptions
+from bunn.baselines.options import (
+    FrameOptions,
+    check_choice,
+    check_divides,
+    check_probability,
+)
+from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.sage import SAGELayer, SAGEOptions
+from bunn.nn.block import BuNNBlock
+
+
+@dataclass(frozen=True)
+class GPSOptions(FrameOptions):
+    """Options of :class:`GPSBlock`.
+
+    Args:
+        norm_first: Whether to normalise before layers, or after them as in the paper.
+        heads: Attention heads, each of ``hidden_channels / heads`` channels.
+        local: The message passing: ``"gcn"``, ``"sage"``, ``"gat"``, ``"gin"``, or :obj:`None` for
+            a transformer that sees the graph through positional encodings only.
+        attention_dropout: Dropout of attention coefficients.
+    """
+
+    norm_first: bool = False
+    heads: int = 2
+    local: Literal["gcn", "sage", "gat", "gin"] | None = "gcn"
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_divides(self, "heads")
+        check_choice(self, "local", (*LOCAL, None))
+        check_probability(self, "attention_dropout")
+
+
+#: Graphs of more nodes use the fused attention kernels, which save memory but are foreign to vmap.
+FUSED_SIZE = 512
+
+#: The message passing that a block can hold, with the options the two have in common.
+LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
+    "gcn": lambda own: GCNLayer(GCNOptions(own.hidden_channels)),
+    "sage": lambda own: SAGELayer(SAGEOptions(own.hidden_channels)),
+    "gat": lambda own: GATLayer(GATOptions(own.hidden_channels, heads=own.heads)),
+    "gin": lambda own: GINLayer(
+        GINOptions(own.hidden_channels, dropout=own.dropout, act=own.act),
+    ),
+}
+
+
+class GlobalAttention(nn.Module):
+    r"""Multi-head attention of every node to all nodes of its graph.
+
+    .. math::
+        y_v = W_o \Big\Vert_{\text{heads}} \sum_u \operatorname{softmax}_u
+              \Big(\tfrac{1}{\sqrt{k}} q_v^\top k_u\Big) v_u,
+        \qquad (q, k, v) = W x + b
+
+    Args:
+        channels: Size of the features, a multiple of ``heads``.
+        heads: The number of heads.
+        dropout: Of the coefficients. (default: ``0.0``)
+    """
+
+    def __init__(self, channels: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.lin_in = Linear(channels, 3 * channels)
+        self.lin_out = Linear(channels, channels)
+
+    def reset_parameters(self) -> None:
+        self.lin_in.reset_parameters()
+        self.lin_out.reset_parameters()
+
+    def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """``(n, c)`` and the graph ``(n,)`` of every node to ``(n, c)``."""
+        packed = self.lin_in(x)
+        if batch is None:
+            y = self._attend(packed.unsqueeze(0)).squeeze(0)
+        else:
+            place, filled = _padded(batch)
+            table = scatter_sum(packed, place, filled.numel()).unflatten(0, filled.shape)
+            y = gather(self._attend(table, filled[:, None, None, :]).flatten(0, 1), place)
+        out: Tensor = self.lin_out(y)
+        return out
+
+    def _attend(self, packed: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """``(graphs, nodes, 3c)`` queries, keys and values to ``(graphs, nodes, c)``."""
+        query, key, value = packed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        if query.size(-2) > FUSED_SIZE:
+            y = scaled_dot_product_attention(query, key, value, allowed, dropout)
+        else:
+            scores = query @ key.mT * query.size(-1) ** -0.5
+            if allowed is not None:
+                scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+            weights = scores.softmax(dim=-1)
+            if dropout:
+                weights = torch.dropout(weights, dropout, train=True)
+            y = weights.to(value.dtype) @ value
+        return y.transpose(1, 2).flatten(2)
+
+
+def _padded(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """A table with a row for each graph: the place ``(n,)`` of every node in it, row by row, and
+    which places may be attended to, ``(graphs, nodes of the largest)``."""
+    count = torch.bincount(batch)
+    size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
+    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
+    place = rank - (count.cumsum(0) - count)[batch] + batch * size
+    # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
+    filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
+    return place, filled
+
+
+class GPSBlock(GraphModule):
+    r"""The layer of Rampášek et al., "Recipe for a General, Powerful, Scalable Graph Transformer",
+    2022, https://arxiv.org/abs/2205.12454.
+
+    .. math::
+        y = \operatorname{norm}(x + \operatorname{MPNN}(x))
+          + \operatorname{norm}(x + \operatorname{attention}(x)), \qquad
+        x' = \operatorname{norm}(y + \operatorname{MLP}(y))
+
+    or, with ``norm_first``, :math:`y = x + \operatorname{MPNN}(z) + \operatorname{attention}(z)`
+    with :math:`z = \operatorname{norm}(x)`, and :math:`x' = y +
+    \operatorname{MLP}(\operatorname{norm}(y))`. Dropout follows each of the three. It is a block
+    by itself, having its norms and residual connections inside; attention is within a graph.
+    """
+
+    activated = True
+
+    def __init__(self, options: GPSOptions) -> None:
+        super().__init__()
+        width = options.hidden_channels
+        self.norm_first, self.residual = options.norm_first, options.residual
+        self.local = LOCAL[options.local](options) if options.local is not None else None
+        self.weighted = self.local is None or self.local.weighted
+        self.attention = GlobalAttention(width, options.heads, options.attention_dropout)
+        self.mlp = nn.Sequential(
+            Linear(width, 2 * width),
+            activation_resolver(options.act),
+            build_dropout(options.dropout),
+            Linear(2 * width, width),
+            build_dropout(options.dropout),
+        )
+        self.dropout = build_dropout(options.dropout)
+        self.norm_global = BuNNBlock.build_norm(options.norm, width)
+        self.norm_mlp = BuNNBlock.build_norm(options.norm, width)
+        self.norm_local: nn.Module | None = None
+        if self.local is not None and not options.norm_first:
+            self.norm_local = BuNNBlock.build_norm(options.norm, width)
+
+    def prepare(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.local is None:
+            return edge_index, edge_weight
+        return self.local.prepare(edge_index, edge_weight, num_nodes, dtype)
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        z = self.norm_global(x) if self.norm_first else x
+        parts = [self.dropout(self.attention(z, batch))]
+        if self.local is not None:
+            parts.append(self.dropout(self.local(z, edge_index, edge_weight, batch)))
+        if self.norm_first:
+            y = sum(parts, x) if self.residual else sum(parts[1:], parts[0])
+            h = self.mlp(self.norm_mlp(y))
+            out: Tensor = y + h if self.residual else h
+        else:
+            if self.residual:
+                parts = [x + part for part in parts]
+            y = self.norm_global(parts[0])
+            if self.norm_local is not None:
+                y = y + self.norm_local(parts[1])
+            h = self.mlp(y)
+            out = self.norm_mlp(y + h if self.residual else h)
+        return out
+
+
+GPS = Baseline(
+    "gps",
+    GPSOptions,
+    "Rampášek et al. 2022, https://arxiv.org/abs/2205.12454",
+    GPSBlock,
+)

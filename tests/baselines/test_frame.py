@@ -1,0 +1,180 @@
+import pytest
+import torch
+from torch import nn
+
+from bunn.baselines import BASELINES, Block, FrameOptions, GCNOptions, GraphModel, GraphModule
+from bunn.theory import graphs as shapes
+from tests.baselines.variants import batch_of, build, livened, some_graphs
+
+GRAPH = shapes.random(10, seed=2)
+
+
+class Turned(GraphModule):
+    """A layer whose result is known: twice its input."""
+
+    def forward(self, x, edge_index, edge_weight=None, batch=None):
+        return 2 * x
+
+
+class Activated(Turned):
+    activated = True
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("layer", [Turned, Activated])
+def test_block_is_its_formula(norm_first, residual, layer):
+    options = FrameOptions(8, norm_first=norm_first, residual=residual, act="tanh")
+    block = Block(layer(), options)
+    nn.init.uniform_(block.norm.weight)
+    x, act = torch.randn(5, 8), torch.tanh if layer is Turned else lambda h: h
+    h = act(2 * block.norm(x)) if norm_first else act(block.norm(2 * x))
+    torch.testing.assert_close(block(x, GRAPH.edge_index), x + h if residual else h)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_model_is_its_formula(norm_first):
+    options = FrameOptions(8, num_layers=3, norm_first=norm_first, head_layers=2, act="tanh")
+    model = livened(
+        GraphModel(options, 3, 2, lambda own: Block(Turned(), own), pooling="sum", pe_channels=1)
+    )
+    x, pe = torch.randn(10, 3), torch.randn(10, 1)
+    h = torch.tanh(model.encoder[0](torch.cat((x, pe), 1)))
+    assert len(model.blocks) == 3
+    for block in model.blocks:
+        h = block(h, GRAPH.edge_index)
+    h = nn.functional.layer_norm(h, (8,), model.norm.weight, model.norm.bias) if norm_first else h
+    y = model.head[2](torch.tanh(model.head[0](h.sum(0, keepdim=True))))
+    torch.testing.assert_close(model(x, GRAPH.edge_index, pe=pe), y)
+
+
+def test_dropout_is_there_in_training_only():
+    model, x = build("gcn", dropout=0.5), torch.randn(10, 3)
+    assert not torch.equal(model(x, GRAPH.edge_index), model(x, GRAPH.edge_index))
+    model.eval()
+    assert torch.equal(model(x, GRAPH.edge_index), model(x, GRAPH.edge_index))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum", "max"])
+def test_pooling(pooling):
+    model, seen = build("gcn", pooling=pooling), []
+    model.norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    batch = batch_of(some_graphs())
+    y = model(batch.x, batch.edge_index, batch=batch.batch)
+    reduce = {"mean": lambda h: h.mean(0), "sum": lambda h: h.sum(0), "max": lambda h: h.amax(0)}
+    parts = [reduce[pooling](seen[0][batch.batch == g]) for g in range(batch.num_graphs)]
+    torch.testing.assert_close(y, model.head(torch.stack(parts)))
+
+
+def test_an_encoder_of_ones_own_and_encodings():
+    encoder = nn.Embedding(10, 8)
+    model = build("gcn", in_channels=1, encoder=encoder, pe_channels=4)
+    assert model.encoder is encoder
+    x, pe = torch.randint(10, (10,)), torch.randn(10, 4)
+    y = model(x, GRAPH.edge_index, pe=pe)
+    assert y.shape == (10, 2)
+    torch.testing.assert_close(
+        model(x, GRAPH.edge_index, pe=torch.zeros(10, 4)),
+        build_like(model, encoder)(x, GRAPH.edge_index),
+    )
+    assert not torch.allclose(y, model(x, GRAPH.edge_index, pe=2 * pe))
+    y.sum().backward()
+    assert model.pe_encoder.weight.grad.abs().max() > 0
+    assert encoder.weight.grad.abs().max() > 0
+
+
+def build_like(model, encoder):
+    """The same weights in a model that reads no encodings."""
+    plain = build("gcn", in_channels=1, encoder=encoder)
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if "pe_encoder" not in k})
+    return plain
+
+
+BAD_OPTIONS = {
+    "width": ({"hidden_channels": 0}, "hidden_channels=0; it must be an integer >= 1"),
+    "float width": ({"hidden_channels": 8.0}, r"hidden_channels=8\.0; it must be an integer"),
+    "depth": ({"num_layers": -1}, "num_layers=-1; it must be an integer >= 1"),
+    "truth": ({"num_layers": True}, "num_layers=True; it must be an integer >= 1"),
+    "dropout": ({"dropout": 1.0}, r"dropout=1\.0; it must be a number >= 0 and < 1"),
+    "no dropout": ({"dropout": "0.1"}, "dropout='0.1'; it must be a number"),
+    "act": ({"act": "magic"}, "act='magic' is unknown; use the name of an activation"),
+    "no act": ({"act": None}, "act=None is unknown"),
+    "norm": ({"norm": "instance"}, "norm='instance'; use one of 'layer', 'batch', None"),
+    "order": ({"norm_first": "no"}, "norm_first='no'; it must be True or False"),
+    "residual": ({"residual": 1}, "residual=1; it must be True or False"),
+    "head": ({"head_layers": 0}, "head_layers=0; it must be an integer >= 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+@pytest.mark.parametrize("name", BASELINES)
+def test_bad_options(case, name):
+    options, message = BAD_OPTIONS[case]
+    with pytest.raises(ValueError, match=message):
+        BASELINES[name].options(**options)
+
+
+BAD_OWN_OPTIONS = {
+    "loops": ("gcn", {"self_loops": 2}, "self_loops=2; it must be True or False"),
+    "improved": ("gcn", {"improved": True, "self_loops": False}, "improved=True weighs self-loops"),
+    "aggr": ("sage", {"aggr": "median"}, "aggr='median'; use one of 'mean', 'sum', 'max'"),
+    "heads": ("gat", {"heads": 3}, "hidden_channels=128 is no multiple of heads=3; use .*=129"),
+    "no heads": ("gps", {"heads": 0}, "heads=0; it must be an integer >= 1"),
+    "attention": ("gat", {"attention_dropout": -0.1}, r"attention_dropout=-0\.1; it must be"),
+    "eps": ("gin", {"learn_eps": "yes"}, "learn_eps='yes'; it must be True or False"),
+    "steps": ("ggnn", {"steps": 0}, "steps=0; it must be an integer >= 1"),
+    "tied": ("ggnn", {"tied": None}, "tied=None; it must be True or False"),
+    "local": ("gps", {"local": "mlp"}, "local='mlp'; use one of 'gcn', 'sage', 'gat', 'gin', None"),
+    "stalk": ("nsd", {"stalk_dim": 3}, "hidden_channels=128 is no multiple of stalk_dim=3"),
+    "maps": ("nsd", {"maps": "flat"}, "maps='flat'; use one of 'orthogonal', 'diagonal'"),
+    "family": ("nsd", {"orthogonal": "qr"}, "orthogonal='qr' does not fit: maps='qr' is unknown"),
+    "plane": ("nsd", {"orthogonal": "rotation", "stalk_dim": 4}, "orthogonal='rotation' does not"),
+    "damping": ("nsd", {"damping": -1.0}, r"damping=-1\.0; it must be a number, 0 or more"),
+    "singular": ("nsd", {"maps": "general", "damping": 0.0}, r"damping=0\.0; .* above 0 for maps="),
+    "nothing": ("nsd", {"damping": float("nan")}, "damping=nan; it must be a number"),
+    "channels": ("nsd", {"map_channels": 0}, "map_channels=0; it must be an integer >= 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OWN_OPTIONS)
+def test_bad_options_of_a_model(case):
+    name, options, message = BAD_OWN_OPTIONS[case]
+    with pytest.raises(ValueError, match=message):
+        BASELINES[name].options(**options)
+
+
+def test_bad_arguments():
+    gcn = BASELINES["gcn"]
+    with pytest.raises(
+        TypeError, match="options is a FrameOptions; 'gcn' is built with GCNOptions"
+    ):
+        gcn.build(FrameOptions(), 3, 2)
+    with pytest.raises(ValueError, match="pooling='median'; use one of"):
+        gcn.build(GCNOptions(), 3, 2, pooling="median")
+    with pytest.raises(ValueError, match="in_channels=0; it must be >= 1, or pass an encoder"):
+        gcn.build(GCNOptions(), 0, 2)
+    with pytest.raises(ValueError, match="out_channels=0; it must be >= 1"):
+        gcn.build(GCNOptions(), 3, 0)
+    with pytest.raises(ValueError, match="pe_channels=-1; it must be >= 0"):
+        gcn.build(GCNOptions(), 3, 2, pe_channels=-1)
+
+
+def test_bad_inputs():
+    model, x = build("gcn", pe_channels=2), torch.randn(10, 3)
+    with pytest.raises(ValueError, match=r"pe=None, but the model reads 2 .*\(10, 2\)"):
+        model(x, GRAPH.edge_index)
+    with pytest.raises(ValueError, match=r"pe has shape \(10, 3\); .* reads \(10, 2\)"):
+        model(x, GRAPH.edge_index, pe=x)
+    with pytest.raises(ValueError, match="leave pe out, or build it with pe_channels"):
+        build("gcn")(x, GRAPH.edge_index, pe=x)
+    model = build("gcn")
+    with pytest.raises(ValueError, match=r"x has shape \(10, 2\); .* reads \(num_nodes, 3\)"):
+        model(x[:, :2], GRAPH.edge_index)
+    with pytest.raises(TypeError, match=r"x has dtype torch\.int64"):
+        model(x.long(), GRAPH.edge_index)
+    with pytest.raises(TypeError, match="x is a list"):
+        model([[1.0]], GRAPH.edge_index)
+    with pytest.raises(ValueError, match=r"batch has shape \(4,\); it holds one graph index"):
+        model(x, GRAPH.edge_index, batch=torch.zeros(4).long())
+    with pytest.raises(ValueError, match=r"the encoder returned shape \(10, 5\)"):
+        build("gcn", encoder=nn.Linear(3, 5))(x, GRAPH.edge_index)
