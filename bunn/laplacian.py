@@ -279,6 +279,11 @@ class Laplacian:
         values, vectors, _ = self._lowest
         return values[:count], vectors[:, :count]
 
+    @property
+    def known_num_eigs(self) -> int:
+        """How many eigenpairs :meth:`spectrum` returns without computing any."""
+        return 0 if self._lowest is None else self._lowest[0].numel()
+
     def eigenvalue(self, index: int) -> float:
         """One eigenvalue, without asking the device for it each time."""
         self.spectrum(index + 1)
@@ -295,6 +300,20 @@ class Laplacian:
     def known_block_spectrum(self) -> BlockSpectrum | None:
         """:meth:`block_spectrum` if it has been computed."""
         return self._block_spectrum
+
+    @for_keeps()
+    def adopt_spectrum(self, spectrum: BlockSpectrum | tuple[Tensor, Tensor]) -> None:
+        """Takes eigenpairs that were computed earlier instead of computing them, unchecked.
+
+        Args:
+            spectrum: What :meth:`block_spectrum` or, for some ``num_eigs``, :meth:`spectrum` of the
+                same graph returned, in this precision and on this device.
+        """
+        if isinstance(spectrum, BlockSpectrum):
+            self._block_spectrum = spectrum
+        else:
+            values, vectors = spectrum
+            self._lowest = values, vectors, values.tolist()
 
     def spectral_gap(self) -> float:
         """The smallest non-zero eigenvalue (infinity if all are zero), cached."""

@@ -1,0 +1,27 @@
+"""Positional encodings and spectra, as PyG transforms, kept on disk between runs."""
+
+from bunn.data.transforms.cache import (
+    CacheWarning,
+    DamagedCacheWarning,
+    DiskCache,
+    UnwritableCacheWarning,
+    cache_root,
+)
+from bunn.data.transforms.cached_spectrum import CachedSpectrum, known_laplacian
+from bunn.data.transforms.laplacian_encoding import LaplacianEncoding
+from bunn.data.transforms.random_walk_encoding import RandomWalkEncoding
+from bunn.data.transforms.sign_flip import RandomSignFlip, flip_signs
+
+__all__ = [
+    "CacheWarning",
+    "CachedSpectrum",
+    "DamagedCacheWarning",
+    "DiskCache",
+    "LaplacianEncoding",
+    "RandomSignFlip",
+    "RandomWalkEncoding",
+    "UnwritableCacheWarning",
+    "cache_root",
+    "flip_signs",
+    "known_laplacian",
+]
