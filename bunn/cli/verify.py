@@ -1,4 +1,4 @@
-"""The command line: it reads arguments and prints; what it runs is elsewhere."""
+"""``bunn verify``: the paper's claims, checked."""
 
 from __future__ import annotations
 
@@ -18,33 +18,7 @@ from bunn.theory import CLAIMS, Claim, Report
 from bunn.theory.drawing import save
 from bunn.theory.report import print_details, print_summary, run_claims
 
-app = typer.Typer(
-    help="Bundle Neural Networks: message diffusion on graphs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        print(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def bunn(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=_print_version
-        ),
-    ] = False,
-) -> None:
-    """Bundle Neural Networks: message diffusion on graphs."""
-
-
-@app.command()
 def verify(
     claim: Annotated[
         list[str] | None,

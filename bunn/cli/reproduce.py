@@ -1,0 +1,86 @@
+"""``bunn reproduce``: a table or figure of the paper, ours beside theirs."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bunn.cli.train import command_line, parse_range
+
+
+class Experiment(StrEnum):
+    """What can be reproduced."""
+
+    SYNTHETIC = "synthetic"
+    NEIGHBORSMATCH = "neighborsmatch"
+
+
+def reproduce(
+    name: Annotated[Experiment, typer.Argument(help="The experiment.")],
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Synthetic: few models, fewer epochs, one seed."),
+    ] = False,
+    models: Annotated[
+        str | None, typer.Option(help="Such as bunn,gcn.", show_default="all of the table")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many.", min=1, show_default="as in the table")
+    ] = None,
+    depths: Annotated[
+        str | None, typer.Option(help="Neighborsmatch: such as 2-5.", show_default="2-5")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Neighborsmatch: of a run.", min=1, show_default="1000")
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Neighborsmatch: paper, or wide for a BuNN with more bundles.")
+    ] = "paper",
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Neighborsmatch: auto, cpu or cuda.")] = "auto",
+    runs: Annotated[
+        Path, typer.Option(help="Where runs are recorded; the same command goes on there.")
+    ] = Path("runs"),
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Where result files go.", show_default="results, or RUNS/quick"),
+    ] = None,
+) -> None:
+    """Measure a table or figure of the paper; interrupted, the same command goes on."""
+    from bunn.cli.errors import explained, tolerate_any_terminal  # noqa: PLC0415
+    from bunn.experiments.jobs import run_jobs  # noqa: PLC0415
+    from bunn.experiments.reproduce import Request, jobs_of, write_picture  # noqa: PLC0415
+    from bunn.experiments.results import read_results  # noqa: PLC0415
+    from bunn.experiments.tables import tables_for  # noqa: PLC0415
+    from bunn.training import LiveDisplay  # noqa: PLC0415
+
+    tolerate_any_terminal()
+    with explained():
+        request = Request(
+            experiment=name,
+            quick=quick,
+            models=tuple(models.split(",")) if models else None,
+            seeds=seeds,
+            depths=tuple(parse_range(depths, "--depths")) if depths else None,
+            epochs=epochs,
+            preset=preset,
+            device=device,
+            runs=runs / name,
+            results=results or (runs / "quick" if quick else Path("results")),
+            command=command_line(),
+        )
+        with LiveDisplay(Console(stderr=True)) as display:
+            run_jobs(jobs_of(request), jobs or request.default_workers, display)
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        for table in tables_for(read_results(request.results), name):
+            console.print(table.rich())
+        picture = write_picture(request)
+        console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)

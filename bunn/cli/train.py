@@ -1,0 +1,142 @@
+"""``bunn train``: one experiment with live progress."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bunn.cli.datasets import DataRoot
+
+if TYPE_CHECKING:
+    from bunn.experiments.results import Result
+    from bunn.training import Config
+
+
+def train(
+    dataset: Annotated[str, typer.Argument(help="A name that bunn datasets lists.")],
+    model: Annotated[str, typer.Option(help="bunn, or a baseline.")] = "bunn",
+    preset: Annotated[str | None, typer.Option(help="A named configuration to start from.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="SECTION.OPTION=VALUE", help="Such as model.num_layers=4; repeatable."
+        ),
+    ] = None,
+    splits: Annotated[str, typer.Option(help="Such as 0, 0-4, 1,3 or all.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Such as 0, 0-3 or 1,3; for every split.")] = "0",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The run folder.", show_default="runs/DATASET-MODEL-PRESET"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in the run folder.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of a CPU.", min=1, show_default="all cores")
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write events for TensorBoard.")
+    ] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Train a model on a dataset, for several splits and seeds if asked."""
+    import torch  # noqa: PLC0415
+
+    from bunn.cli.errors import explained, tolerate_any_terminal  # noqa: PLC0415
+    from bunn.data import load_dataset  # noqa: PLC0415
+    from bunn.experiments.measure import measure  # noqa: PLC0415
+    from bunn.experiments.presets import find_preset  # noqa: PLC0415
+    from bunn.files import as_json, write_atomically  # noqa: PLC0415
+    from bunn.training import LiveDisplay  # noqa: PLC0415
+
+    tolerate_any_terminal()
+    console = Console(stderr=True)
+    with explained():
+        name, config = find_preset(dataset, model, preset)
+        config = config.override(settings or [])
+        if threads is not None:
+            torch.set_num_threads(threads)
+        count = load_dataset(dataset, data_root, config.data).num_splits
+        pairs = [
+            (split, seed)
+            for split in parse_range(splits, "--splits", count)
+            for seed in parse_range(seeds, "--seeds")
+        ]
+        folder = output or Path("runs") / f"{dataset}-{model}-{name}"
+        print_config(config, console)
+        with LiveDisplay(console) as display:
+            result = measure(
+                config,
+                pairs,
+                experiment="train",
+                preset=name,
+                command=command_line(),
+                folder=folder,
+                watcher=display,
+                resume=resume,
+                device=device,
+                data_root=data_root,
+                tensorboard=tensorboard,
+            )
+        write_atomically(folder / "result.json", as_json(result.as_dict()) + "\n")
+        print_result(result, Console(), folder)
+
+
+def parse_range(text: str, option: str, count: int | None = None) -> list[int]:
+    """``"0-2,5"`` as ``[0, 1, 2, 5]``; ``"all"`` as all ``count`` there are."""
+    if text == "all":
+        if count is None:
+            raise typer.BadParameter(f"{option} all: there is no end to them; say how many: 0-9")
+        return list(range(count))
+    values: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise typer.BadParameter(f"{option} {text}: write numbers such as 0, 0-4 or 1,3")
+        values += range(int(first), int(last if dash else first) + 1)
+    if not values or len(set(values)) != len(values):
+        raise typer.BadParameter(f"{option} {text}: every number once, and at least one")
+    if count is not None and max(values) >= count:
+        raise typer.BadParameter(f"{option} {text}: there are {count}, 0 to {count - 1}")
+    return values
+
+
+def command_line() -> str:
+    """What was typed."""
+    return shlex.join(["bunn", *sys.argv[1:]])
+
+
+def print_config(config: Config, console: Console) -> None:
+    """The effective configuration, a section to a line."""
+    table = Table.grid(padding=(0, 2))
+    for section, values in config.as_dict().items():
+        options = values
+        if isinstance(values, dict):
+            options = "  ".join(f"{key}={value}" for key, value in values.items()) or "-"
+        table.add_row(f"[bold]{section}[/bold]", str(options))
+    console.print(table, highlight=False)
+
+
+def print_result(result: Result, console: Console, folder: Path) -> None:
+    """What came out, a run to a line, and where it is."""
+    table = Table("run", result.metric, "validation", "best epoch")
+    for index, (split, seed) in enumerate(zip(result.splits, result.seeds, strict=True)):
+        table.add_row(
+            f"split {split}, seed {seed}",
+            f"{result.test[index]:.4f}",
+            f"{result.val[index]:.4f}",
+            str(result.extra["best_epoch"][index]),
+        )
+    console.print(table)
+    console.print(
+        f"{result.part} {result.metric} {result.test_mean:.4f} ± {result.test_std:.4f} over "
+        f"{len(result.test)} run(s); everything is in {folder}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

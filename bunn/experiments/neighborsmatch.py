@@ -1,0 +1,117 @@
+"""Tree-NeighborsMatch: accuracy against the depth of the tree (Appendix of the paper).
+
+Protocol of Alon and Yahav (2021): width 32, a layer more than the tree is deep, messages from child
+to parent with self-loops, residual connections and LayerNorm, Adam at 1e-3 with a plateau schedule
+on the training accuracy, which is also what is reported: the task asks what can be fitted at all. A
+BuNN has two layers, an infinite time and 32 two-dimensional bundles, on the undirected tree.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from bunn.baselines import BASELINES
+from bunn.data import TreeOptions
+from bunn.experiments.jobs import Job
+from bunn.experiments.measure import measure
+from bunn.training import Config, Optimizer, Schedule, Training
+from bunn.training.models import BuNNOptions
+from bunn.training.watch import Watcher
+
+EXPERIMENT = "neighborsmatch"
+MODELS = ("gcn", "gin", "gat", "ggnn", "bunn")
+DEPTHS = (2, 3, 4, 5)
+PRESETS = ("paper", "wide")
+#: Bundles of the preset ``"wide"``.
+WIDE_BUNDLES = 256
+#: Epochs of a run; it stops earlier when every training example is right.
+EPOCHS = 1000
+
+
+def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) -> Config:
+    """The configuration for a tree of some depth.
+
+    Args:
+        depth: The depth ``r``.
+        model: One of :data:`MODELS`.
+        name: ``"paper"``, or for a BuNN ``"wide"``, whose bundles grow with the tree.
+        epochs: Of a run.
+    """
+    options: Any
+    if model == "bunn":
+        bundles = 32 if name == "paper" else WIDE_BUNDLES
+        options = BuNNOptions(
+            hidden_channels=2 * bundles,
+            num_layers=2,
+            num_bundles=bundles,
+            time=math.inf,
+            act="relu",
+        )
+    else:
+        options = BASELINES[model].options(hidden_channels=32, num_layers=depth + 1)
+    return Config(
+        "tree-neighborsmatch",
+        model,
+        data=TreeOptions(depth=depth, edges="undirected" if model == "bunn" else "to-root"),
+        model=options,
+        optimizer=Optimizer("adam", lr=1e-3),
+        schedule=Schedule("plateau", patience=10, monitor="train"),
+        training=Training(epochs=epochs, batch_size=1024, eval_every=5, goal=1.0),
+    )
+
+
+def jobs(
+    models: tuple[str, ...],
+    depths: tuple[int, ...],
+    *,
+    name: str,
+    seeds: int,
+    epochs: int,
+    device: str,
+    runs: Path,
+    results: Path,
+    command: str,
+) -> list[Job]:
+    """One job for every model and depth, the deep ones first."""
+    return [
+        Job(
+            f"r={depth} {model}",
+            point,
+            (
+                *(depth, model, name if model == "bunn" else "paper"),
+                *(seeds, epochs, device, runs, results, command),
+            ),
+        )
+        for depth in sorted(depths, reverse=True)
+        for model in models
+    ]
+
+
+def point(
+    watcher: Watcher,
+    depth: int,
+    model: str,
+    name: str,
+    seeds: int,
+    epochs: int,
+    device: str,
+    runs: Path,
+    results: Path,
+    command: str,
+) -> Path:
+    """Measures one point of the curve and writes its result file."""
+    dataset = f"tree-neighborsmatch-r{depth}"
+    result = measure(
+        preset(depth, model, name, epochs),
+        [(seed, seed) for seed in range(seeds)],
+        experiment=EXPERIMENT,
+        preset=name,
+        command=command,
+        folder=runs / f"{dataset}-{model}-{name}",
+        watcher=watcher,
+        device=device,
+        name=dataset,
+    )
+    return result.write(results)

@@ -1,0 +1,89 @@
+"""A picture of a learned bundle: the map of every node, drawn as the angle it turns by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bunn.data import load_dataset
+from bunn.experiments.results import Result
+from bunn.theory.drawing import BLUE, GREY, ORANGE, draw_edges, name_axes, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: The two clusters.
+CLUSTERS = (BLUE, ORANGE)
+
+
+def bundle_figure(results: Sequence[Result]) -> Figure:
+    """The learned bundles of BuNNs on the synthetic tasks, a row of panels for each.
+
+    On the left the graph, with a hand at every node that is turned by the angle of its map in the
+    first layer; on the right the angles of all layers against the node's feature.
+
+    Args:
+        results: With ``extra["bundle"]``: ``angles`` ``(layers, n)``, ``cluster`` and ``x``
+            ``(n,)``.
+    """
+    figure, panels = new_figure(8.4, 3.4 * len(results), rows=len(results), columns=2)
+    for row, result in enumerate(results):
+        bundle = result.extra["bundle"]
+        angles = torch.tensor(bundle["angles"])
+        colours = [CLUSTERS[index] for index in bundle["cluster"]]
+        _draw_hands(panels[2 * row], result.dataset, angles[0], colours)
+        _draw_angles(panels[2 * row + 1], bundle["x"], angles, colours)
+    return figure
+
+
+def _draw_hands(ax: Axes, dataset: str, angle: Tensor, colours: list[str]) -> None:
+    graph = load_dataset(dataset).split(0).test[0]
+    position = _layout(dataset, len(colours))
+    draw_edges(ax, graph.edge_index, position, colors="#DDDDDD", linewidths=0.6)
+    x, y = position.T.tolist()
+    ax.scatter(x, y, s=46, c=colours, zorder=2)
+    ax.quiver(
+        x,
+        y,
+        angle.cos().tolist(),
+        angle.sin().tolist(),
+        color=colours,
+        scale=11,
+        width=0.008,
+        zorder=3,
+    )
+    ax.margins(0.16)
+    ax.set_title(f"{dataset}: maps of the first layer", fontsize=10, loc="left")
+
+
+def _draw_angles(ax: Axes, x: list[float], angles: Tensor, colours: list[str]) -> None:
+    markers = "osD^vP"
+    for layer, angle in enumerate(angles):
+        degrees = torch.rad2deg(torch.remainder(angle + math.pi, 2 * math.pi) - math.pi).tolist()
+        label = f"layer {layer + 1}" if len(angles) > 1 else None
+        marker = markers[layer % len(markers)]
+        ax.scatter(x, degrees, s=22, c=colours, marker=marker, alpha=0.85)
+        ax.scatter([], [], s=22, c=GREY, marker=marker, label=label)
+    ax.set_yticks([-180, -90, 0, 90, 180])
+    ax.set_ylim(-195, 195)
+    ax.axvline(0, color=GREY, linewidth=0.8, alpha=0.5)
+    name_axes(ax, "angle of a node's map, by cluster", "feature of the node", "degrees")
+    if len(angles) > 1:
+        ax.legend(fontsize=8, frameon=False, loc="upper right")
+
+
+def _layout(dataset: str, num_nodes: int) -> Tensor:
+    """Two circles side by side for a barbell, whose middle nodes touch; one for a clique."""
+    n = num_nodes // 2
+    if dataset != "barbell":
+        turn = torch.arange(num_nodes) * (2 * math.pi / num_nodes) + math.pi / 2
+        return torch.stack([turn.cos(), turn.sin()], dim=1)
+    turn = torch.arange(n) * (2 * math.pi / n)
+    left = torch.stack([turn.cos() - 1.45, turn.sin()], dim=1).roll(-1, dims=0)  # last node: right
+    right = torch.stack([1.45 - turn.cos(), turn.sin()], dim=1)  # first node: left
+    return torch.cat([left, right])

@@ -1,0 +1,47 @@
+"""Configurations by name, for ``bunn train``: those of the paper's experiments, and a default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bunn.data import DATASETS
+from bunn.experiments import neighborsmatch, synthetic
+from bunn.training import Config, ConfigError, Optimizer, Training
+from bunn.training.options import nearest
+
+Preset = Callable[[], Config]
+
+
+def presets(dataset: str, model: str) -> dict[str, Preset]:
+    """The presets for a dataset and a model, by name; the first is what is used unasked."""
+    found: dict[str, Preset] = {}
+    if dataset in synthetic.DATASETS and model in synthetic.MODELS:
+        found["paper"] = lambda: synthetic.preset(dataset, model)
+        found["quick"] = lambda: synthetic.preset(dataset, model, synthetic.QUICK_EPOCHS)
+    if dataset == "tree-neighborsmatch" and model in neighborsmatch.MODELS:
+        depth = DATASETS[dataset].options().depth
+        found["paper"] = lambda: neighborsmatch.preset(depth, model)
+        if model == "bunn":
+            found["wide"] = lambda: neighborsmatch.preset(depth, model, "wide")
+    found["default"] = lambda: _default(dataset, model)
+    return found
+
+
+def find_preset(dataset: str, model: str, name: str | None = None) -> tuple[str, Config]:
+    """A preset and its name; without a name the first there is."""
+    Config(dataset, model)  # says what is wrong with either name
+    known = presets(dataset, model)
+    if name is None:
+        name = next(iter(known))
+    if name not in known:
+        raise ConfigError(
+            f"there is no preset {name!r} for {model} on {dataset}; {nearest(name, known)}"
+        )
+    return name, known[name]()
+
+
+def _default(dataset: str, model: str) -> Config:
+    """A reasonable start: full batch for one graph, mini-batches for many."""
+    transductive = DATASETS[dataset].task.level == "node" and DATASETS[dataset].files
+    training = Training(epochs=1000, patience=200) if transductive else Training(100, batch_size=32)
+    return Config(dataset, model, optimizer=Optimizer("adamw", lr=1e-3), training=training)

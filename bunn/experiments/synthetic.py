@@ -1,0 +1,152 @@
+"""The paper's synthetic table: over-squashing on a barbell, over-smoothing on a clique.
+
+Both tasks ask every node for the mean feature of the *other* cluster. Protocol (Section
+"Synthetic experiments"): 100 training and 100 test graphs, Adam at 1e-3 with a plateau schedule,
+batches of one graph, 500 epochs, depth 3 on the barbell and 1 on the clique, the fewest that reach
+the other cluster. Here 100 further graphs are for validation, and every number is of the epoch that
+is best on them. Run ``s`` draws its graphs and its weights from seed ``s``.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bunn.baselines import BASELINES
+from bunn.data import constant_baselines, load_dataset
+from bunn.experiments.environment import environment
+from bunn.experiments.jobs import Job
+from bunn.experiments.measure import measure
+from bunn.experiments.results import Result
+from bunn.training import Config, Optimizer, Run, Schedule, Training
+from bunn.training.models import BuNNOptions
+from bunn.training.watch import Progressed, Watcher
+
+EXPERIMENT = "synthetic"
+DATASETS = ("barbell", "clique")
+CONSTANTS = ("base-1", "base-2")
+MODELS = ("mlp", "gcn", "sage", "gat", "gps", "nsd", "bunn")
+QUICK_MODELS = (*CONSTANTS, "mlp", "gcn", "sage", "bunn")
+SEEDS = 5
+EPOCHS, QUICK_EPOCHS = 500, 100
+#: The fewest layers that reach the other cluster.
+DEPTH = {"barbell": 3, "clique": 1}
+
+
+def preset(dataset: str, model: str, epochs: int = EPOCHS) -> Config:
+    """The configuration of one cell of the table."""
+    options: Any
+    if model == "bunn":
+        options = BuNNOptions(
+            hidden_channels=128,
+            num_layers=DEPTH[dataset],
+            norm=None,
+            time=10.0,
+            phi_channels=128,
+        )
+    else:
+        options = BASELINES[model].options(
+            hidden_channels=128, num_layers=DEPTH[dataset], norm=None, residual=False
+        )
+    return Config(
+        dataset,
+        model,
+        model=options,
+        optimizer=Optimizer("adam", lr=1e-3),
+        schedule=Schedule("plateau", patience=max(2, epochs // 25), monitor="loss"),
+        training=Training(epochs=epochs, batch_size=1),
+    )
+
+
+#: Why a row differs from the paper's.
+NOTES: dict[tuple[str, str], str] = {}
+
+
+def jobs(
+    models: tuple[str, ...], *, quick: bool, seeds: int, runs: Path, results: Path, command: str
+) -> list[Job]:
+    """One job for every cell of the table, the long ones first."""
+    longest_first = [*reversed(MODELS), *CONSTANTS]
+    return [
+        Job(f"{dataset} {model}", cell, (dataset, model, quick, seeds, runs, results, command))
+        for dataset in DATASETS
+        for model in longest_first
+        if model in models
+    ]
+
+
+def cell(
+    watcher: Watcher,
+    dataset: str,
+    model: str,
+    quick: bool,
+    seeds: int,
+    runs: Path,
+    results: Path,
+    command: str,
+) -> Path:
+    """Measures one cell of the table and writes its result file."""
+    name = "quick" if quick else "paper"
+    if model in CONSTANTS:
+        return _constant(watcher, dataset, model, name, seeds, command).write(results)
+    result = measure(
+        preset(dataset, model, QUICK_EPOCHS if quick else EPOCHS),
+        [(seed, seed) for seed in range(seeds)],
+        experiment=EXPERIMENT,
+        preset=name,
+        command=command,
+        folder=runs / f"{dataset}-{model}-{name}",
+        watcher=watcher,
+        device="cpu",
+        notes="" if quick else NOTES.get((dataset, model), ""),
+        look=_angles if model == "bunn" else None,
+    )
+    return result.write(results)
+
+
+def _constant(
+    watcher: Watcher, dataset: str, model: str, preset: str, seeds: int, command: str
+) -> Result:
+    """A predictor that has nothing to learn, on the same test graphs."""
+    started, data = time.monotonic(), load_dataset(dataset)
+    errors = [constant_baselines(data.split(seed))[model] for seed in range(seeds)]
+    watcher(Progressed(model, 1, 1, finished=True))
+    return Result(
+        experiment=EXPERIMENT,
+        dataset=dataset,
+        model=model,
+        preset=preset,
+        metric="mse",
+        seeds=list(range(seeds)),
+        splits=list(range(seeds)),
+        test=errors,
+        val=[],
+        epochs=0,
+        seconds=round(time.monotonic() - started, 2),
+        command=command,
+        **environment(),
+    )
+
+
+def _angles(runs: list[Run]) -> dict[str, Any]:
+    """The learned bundle of the first run, on its first test graph: an angle per layer and node."""
+    run = runs[0]
+    model: Any = run.model
+    model.load_state_dict(run.best_weights)
+    angles: list[list[float]] = []
+
+    def note(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        angles.append([round(angle, 4) for angle in output.flatten().tolist()])
+
+    hooks = [block.conv.phi.register_forward_hook(note) for block in model.blocks]
+    graph = run.feed.parts["test"][0]
+    with torch.no_grad():
+        model.eval()
+        model(graph.x, graph.edge_index)
+    for hook in hooks:
+        hook.remove()
+    features = [round(value, 4) for value in graph.x.flatten().tolist()]
+    return {"bundle": {"angles": angles, "cluster": graph.cluster.tolist(), "x": features}}

@@ -1,0 +1,30 @@
+"""Training: one loop for every dataset and every model."""
+
+from bunn.training.checkpoint import CheckpointError
+from bunn.training.config import Config, Encoding, Optimizer, Schedule, Training
+from bunn.training.models import MODELS
+from bunn.training.options import ConfigError
+from bunn.training.record import RunFolderError
+from bunn.training.run import Evaluation, NonFiniteLossError, Run
+from bunn.training.train import InterruptedRunError, Outcome, train
+from bunn.training.watch import LiveDisplay, Progressed
+
+__all__ = [
+    "MODELS",
+    "CheckpointError",
+    "Config",
+    "ConfigError",
+    "Encoding",
+    "Evaluation",
+    "InterruptedRunError",
+    "LiveDisplay",
+    "NonFiniteLossError",
+    "Optimizer",
+    "Outcome",
+    "Progressed",
+    "Run",
+    "RunFolderError",
+    "Schedule",
+    "Training",
+    "train",
+]

@@ -1,0 +1,235 @@
+"""What one experiment is: typed, checked, printed and saved with every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from bunn.data import DATASETS
+from bunn.training.models import MODELS
+from bunn.training.options import ConfigError, nearest, parse_value, plain, read_options
+
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Positional encodings, which reach a model as ``pe``.
+
+    Args:
+        lap_pe: The number of Laplacian eigenvectors. (default: ``0``)
+        rwse: The number of steps of the random-walk encoding. (default: ``0``)
+        flip_signs: Whether eigenvectors get random signs at every training step. (default:
+            :obj:`True`)
+    """
+
+    lap_pe: int = 0
+    rwse: int = 0
+    flip_signs: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "lap_pe", "rwse")
+
+    @property
+    def channels(self) -> int:
+        return self.lap_pe + self.rwse
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How parameters move.
+
+    Args:
+        name: ``"adam"`` or ``"adamw"``. (default: ``"adamw"``)
+        lr: The learning rate. (default: ``1e-3``)
+        time_lr: That of diffusion times, which never decay. (default: ``lr``)
+        weight_decay: (default: ``0.0``)
+        clip: The largest norm of a gradient. (default: no limit)
+    """
+
+    name: Literal["adam", "adamw"] = "adamw"
+    lr: float = 1e-3
+    time_lr: float | None = None
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive(self, "lr", "time_lr", "clip")
+        _at_least(self, 0, "weight_decay")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate changes from epoch to epoch.
+
+    Args:
+        name: ``"constant"``; ``"cosine"`` (linear warm-up, then a half cosine to zero); or
+            ``"plateau"`` (times ``factor`` after ``patience`` evaluations without a gain).
+            (default: ``"constant"``)
+        warmup: Epochs of linear warm-up, for ``"constant"`` and ``"cosine"``. (default: ``0``)
+        factor: (default: ``0.5``)
+        patience: (default: ``10``)
+        min_lr: The rate a plateau never falls below. (default: ``1e-6``)
+        monitor: What a plateau looks at: the training ``"loss"``, or the metric on ``"train"`` or
+            ``"val"``. (default: ``"val"``)
+    """
+
+    name: Literal["constant", "cosine", "plateau"] = "constant"
+    warmup: int = 0
+    factor: float = 0.5
+    patience: int = 10
+    min_lr: float = 1e-6
+    monitor: Literal["loss", "train", "val"] = "val"
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "warmup", "patience", "min_lr")
+        if not 0 < self.factor < 1:
+            raise ValueError(f"factor={self.factor}; a plateau multiplies by a factor in (0, 1)")
+        if self.name == "plateau" and self.warmup:
+            raise ValueError("warmup belongs to the schedules 'constant' and 'cosine'; drop it")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, in which portions, and when to look.
+
+    Args:
+        epochs: Passes over the training data; one step each in full batch. (default: ``1000``)
+        batch_size: Graphs to a step; :obj:`None` takes all at once. (default: :obj:`None`)
+        eval_every: Epochs between evaluations. (default: ``1``)
+        patience: Evaluations without a better validation metric before stopping. (default: never
+            stop early)
+        goal: Stop once the validation metric is at least this good. (default: none)
+        precision: ``"32"``, ``"64"``, ``"bf16-mixed"`` or ``"16-mixed"``. (default: ``"32"``)
+        together: Whether runs that differ by seed alone share their products: see
+            :mod:`bunn.training.drive`. :obj:`None` does so for small batches. (default:
+            :obj:`None`)
+        checkpoint_seconds: Time between checkpoints. (default: ``30.0``)
+    """
+
+    epochs: int = 1000
+    batch_size: int | None = None
+    eval_every: int = 1
+    patience: int | None = None
+    goal: float | None = None
+    precision: Precision = "32"
+    together: bool | None = None
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience")
+        _at_least(self, 0, "checkpoint_seconds")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment: a dataset, a model, and how the one learns from the other.
+
+    Args:
+        dataset: A name in :data:`bunn.data.DATASETS`.
+        architecture: A name in :data:`bunn.training.MODELS`.
+        data: The options of that dataset. (default: its defaults)
+        model: The options of that model. (default: its defaults)
+    """
+
+    dataset: str
+    architecture: str = "bunn"
+    data: Any = None
+    model: Any = None
+    encoding: Encoding = field(default_factory=Encoding)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("dataset", self.dataset, DATASETS),
+            ("architecture", self.architecture, MODELS),
+        ):
+            if name not in known:
+                raise ConfigError(f"{what}={name!r} is not known; {nearest(name, known)}")
+        for section, kind in _chosen(self.dataset, self.architecture).items():
+            value = getattr(self, section)
+            if value is None:
+                object.__setattr__(self, section, kind())
+            elif not isinstance(value, kind):
+                raise ConfigError(
+                    f"{section} is a {type(value).__name__}; pass a {kind.__name__}, the options "
+                    f"of {self.dataset if section == 'data' else self.architecture!r}"
+                )
+        if self.training.batch_size is None and self.schedule.warmup > self.training.epochs:
+            raise ConfigError(
+                f"schedule.warmup={self.schedule.warmup} is longer than "
+                f"training.epochs={self.training.epochs}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, which :meth:`from_dict` reads."""
+        values: dict[str, Any] = plain(self)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Config:
+        """The configuration that :meth:`as_dict` wrote, or part of it: the rest is default."""
+        sections = {"dataset", "architecture", "data", "model", *SECTIONS}
+        for name in values:
+            if name not in sections:
+                raise ConfigError(f"{name} is no section; {nearest(name, sections)}")
+        if "dataset" not in values:
+            raise ConfigError("dataset is missing; name one: bunn datasets lists them")
+        config = cls(values["dataset"], values.get("architecture", "bunn"))
+        kinds = {**_chosen(config.dataset, config.architecture), **SECTIONS}
+        read: dict[str, Any] = {
+            name: read_options(kinds[name], section, name)
+            for name, section in values.items()
+            if name in kinds and section is not None
+        }
+        return replace(config, **read)
+
+    def override(self, settings: Iterable[str]) -> Config:
+        """The configuration with ``"model.num_layers=4"`` and the like applied."""
+        values = self.as_dict()
+        for setting in settings:
+            path, equals, text = setting.partition("=")
+            section, dot, name = path.strip().partition(".")
+            if not (equals and dot and name):
+                raise ConfigError(
+                    f"{setting!r} is no setting; write SECTION.OPTION=VALUE, such as "
+                    "model.num_layers=4"
+                )
+            if section not in values or not isinstance(values[section], dict):
+                known = [key for key, value in values.items() if isinstance(value, dict)]
+                raise ConfigError(f"{section} is no section; {nearest(section, known)}")
+            if name not in values[section]:
+                raise ConfigError(f"{path} is no option; {nearest(name, values[section])}")
+            values[section][name] = parse_value(text)
+        return Config.from_dict(values)
+
+
+SECTIONS: dict[str, type] = {
+    "encoding": Encoding,
+    "optimizer": Optimizer,
+    "schedule": Schedule,
+    "training": Training,
+}
+
+
+def _chosen(dataset: str, architecture: str) -> dict[str, type]:
+    """The types of the options that depend on a name."""
+    return {"data": DATASETS[dataset].options, "model": MODELS[architecture].options}
+
+
+def _at_least(options: object, bound: float, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not value >= bound:
+            raise ValueError(f"{name}={value}; it must be >= {bound}")
+
+
+def _positive(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name}={value}; it must be a positive number")

@@ -1,0 +1,60 @@
+"""The device and the precision of a training, through Lightning Fabric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins import DoublePrecision, MixedPrecision
+from lightning.fabric.plugins import Precision as FullPrecision
+
+from bunn.training.checkpoint import Tensors
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Device:
+    """Where a training runs and in which precision.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the best there is.
+        precision: ``"32"``, ``"64"``, ``"bf16-mixed"`` or ``"16-mixed"``.
+    """
+
+    def __init__(self, name: str, precision: str) -> None:
+        if name not in DEVICES:
+            raise ValueError(f"device={name!r}; use one of {list(DEVICES)}")
+        if name == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device='cuda', but torch sees no CUDA device; use device='cpu'")
+        kind = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+        if precision == "32":
+            self.precision = FullPrecision()
+        elif precision == "64":
+            self.precision = DoublePrecision()
+        else:
+            self.precision = MixedPrecision(precision, kind)  # type: ignore[arg-type]
+        self.fabric = Fabric(accelerator=kind, devices=1, plugins=[self.precision])
+        self.fabric.launch()
+        self.device: torch.device = self.fabric.device
+
+    def seed(self, seed: int) -> None:
+        """Starts all random streams of the device."""
+        torch.manual_seed(seed)
+
+    def random_state(self) -> Tensors:
+        states = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.device)
+        return states
+
+    def precision_state(self) -> dict[str, Any]:
+        """The loss scale of float16."""
+        return dict(self.precision.state_dict())
+
+    def restore(self, random: Tensors, precision: dict[str, Any]) -> None:
+        """Goes back to a state that was saved."""
+        torch.set_rng_state(random["cpu"])
+        if self.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+        self.precision.load_state_dict(precision)

@@ -1,0 +1,189 @@
+"""From the graphs of a split to the batches that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform, Compose
+
+from bunn.data import GraphCollection, GraphList, Split
+from bunn.data.seeds import generator
+from bunn.data.transforms import DiskCache, LaplacianEncoding, RandomWalkEncoding, flip_signs
+from bunn.training.config import Encoding
+
+#: Nodes of one evaluation batch, unless a single graph has more.
+EVALUATION_NODES = 2**17
+#: Batches that are kept instead of being put together again have at most this many nodes in all.
+KEPT_NODES = 2**20
+
+
+class Inputs(NamedTuple):
+    """The arguments of a model.
+
+    Args:
+        x: ``(n, in_channels)``.
+        edge_index: ``(2, e)``.
+        edge_weight: ``(e,)``.
+        pe: ``(n, pe_channels)``.
+        batch: ``(n,)`` the graph of every node, if there are several.
+        batch_size: The number of graphs.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    edge_weight: Tensor | None
+    pe: Tensor | None
+    batch: Tensor | None
+    batch_size: int
+
+
+class Batch(NamedTuple):
+    """What a model reads, and what it should say.
+
+    Args:
+        inputs: The arguments of the model.
+        y: Targets, one row per node or per graph.
+        rows: The rows that count in each part; all where there is no entry.
+    """
+
+    inputs: Inputs
+    y: Tensor
+    rows: dict[str, Tensor]
+
+    def select(self, output: Tensor, part: str) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of the rows that count in ``part``."""
+        rows = self.rows.get(part)
+        if rows is None:
+            return output, self.y
+        return output[rows], self.y[rows]
+
+
+class Feed:
+    """Batches of one split, in an order that the seed and the epoch alone decide.
+
+    Args:
+        split: The graphs.
+        batch_size: Graphs to a training step, all if :obj:`None`.
+        encoding: The positional encodings.
+        seed: Of the order of the graphs.
+        device: Where batches live.
+        dtype: Of floating-point features.
+        cache: Where encodings are kept. (default: nowhere)
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int | None,
+        encoding: Encoding,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        cache: DiskCache | None = None,
+    ) -> None:
+        split = encode(split, encoding, cache).to(device)
+        self.parts: dict[str, GraphCollection] = {
+            "train": split.train,
+            "val": split.val,
+            "test": split.test,
+        }
+        self.batch_size = min(batch_size or len(split.train), len(split.train))
+        self.encoding, self.seed, self.dtype = encoding, seed, dtype
+        self._kept: dict[tuple[str, int, int], Batch] = {}
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def transductive(self) -> bool:
+        """Whether all parts are nodes of the same graphs, so that one look sees them all."""
+        return self.parts["train"] is self.parts["val"] is self.parts["test"]
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-len(self.parts["train"]) // self.batch_size)
+
+    def training(self, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch."""
+        graphs = self.parts["train"]
+        if self.steps == 1:
+            order = torch.arange(len(graphs))
+        else:
+            order = torch.randperm(len(graphs), generator=generator(self.seed, epoch))
+        keep = self.batch_size == 1 or self.steps == 1
+        for indices in order.split(self.batch_size):
+            yield self._with_signs(self._batch("train", graphs, indices, keep))
+
+    def evaluation(self, part: str) -> Iterator[Batch]:
+        """The graphs of a part, in order."""
+        graphs = self.parts[part]
+        size = max(1, EVALUATION_NODES // max(1, int(graphs[0].num_nodes or 1)))
+        for indices in torch.arange(len(graphs)).split(size):
+            yield self._batch(part, graphs, indices, keep=True)
+
+    def _batch(self, part: str, graphs: GraphCollection, indices: Tensor, keep: bool) -> Batch:
+        where = "train" if self.transductive else part
+        key = (where, len(indices), int(indices[0]))
+        if keep and key in self._kept:
+            return self._kept[key]
+        batch = self._read(graphs.collate(indices))
+        kept_nodes = sum(kept.inputs.x.size(0) for kept in self._kept.values())
+        if keep and kept_nodes + batch.inputs.x.size(0) <= KEPT_NODES:
+            self._kept[key] = batch
+        return batch
+
+    def _read(self, data: Data) -> Batch:
+        size = int(data.batch_size if "batch_size" in data else data.num_graphs)
+        pe = [data[name] for name in ("lap_pe", "rwse") if name in data]
+        inputs = Inputs(
+            self._floating(data.x),
+            data.edge_index,
+            None if data.edge_weight is None else self._floating(data.edge_weight),
+            self._floating(torch.cat(pe, dim=1)) if pe else None,
+            data.batch if size > 1 else None,
+            size,
+        )
+        masks = {
+            part: data[f"{part}_mask"] if f"{part}_mask" in data else data.get("mask")
+            for part in self.parts
+        }
+        rows = {part: self._rows_of(mask) for part, mask in masks.items() if mask is not None}
+        return Batch(inputs, self._floating(data.y), rows)
+
+    def _floating(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+    def _rows_of(self, mask: Tensor) -> Tensor:
+        """Where a mask is true; masks that batches share are looked at once."""
+        kept = self._rows.get(id(mask))
+        if kept is None or kept[0] is not mask:
+            kept = self._rows[id(mask)] = (mask, mask.nonzero().squeeze(1))
+        return kept[1]
+
+    def _with_signs(self, batch: Batch) -> Batch:
+        inputs, width = batch.inputs, self.encoding.lap_pe
+        if not (self.encoding.flip_signs and width) or inputs.pe is None:
+            return batch
+        signless, size = inputs.pe[:, :width], inputs.batch_size
+        flipped = flip_signs(signless, inputs.batch, batch_size=size)
+        pe = torch.cat([flipped, inputs.pe[:, width:]], dim=1)
+        return batch._replace(inputs=inputs._replace(pe=pe))
+
+
+def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:
+    """The split with the positional encodings ``lap_pe`` and ``rwse`` attached to its graphs."""
+    transforms: list[BaseTransform] = []
+    if encoding.lap_pe:
+        transforms.append(LaplacianEncoding(encoding.lap_pe, cache=cache))
+    if encoding.rwse:
+        transforms.append(RandomWalkEncoding(encoding.rwse, cache=cache))
+    if not transforms:
+        return split
+    transform, done = Compose(transforms), {}
+    for graphs in (split.train, split.val, split.test):
+        if id(graphs) not in done:
+            done[id(graphs)] = GraphList([transform(data) for data in graphs])
+    return Split(*(done[id(graphs)] for graphs in (split.train, split.val, split.test)))

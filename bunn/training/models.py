@@ -1,0 +1,107 @@
+"""The models that can be trained by name: BuNN, and the baselines of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Protocol
+
+from torch import nn
+
+from bunn.baselines import BASELINES
+from bunn.nn import BuNN
+
+Pooling = Literal["mean", "sum", "max"]
+
+
+@dataclass(frozen=True)
+class BuNNOptions:
+    """The keywords of :class:`bunn.BuNN` that are plain values; it checks them itself."""
+
+    hidden_channels: int = 128
+    num_layers: int = 2
+    dropout: float = 0.0
+    act: str = "gelu"
+    norm: Literal["layer", "batch"] | None = "layer"
+    norm_first: bool = True
+    residual: bool = True
+    head_layers: int = 1
+    phi: Literal["mlp", "sum", "sage"] = "mlp"
+    phi_layers: int = 1
+    phi_channels: int | None = None
+    shared_phi: bool = False
+    phi_before_norm: bool = True
+    num_bundles: int = 1
+    bundle_dim: int = 2
+    time: float | tuple[float, ...] = 1.0
+    learn_time: bool = False
+    maps: str = "o2"
+    weight: bool = True
+    bias: Literal["global", "local"] | None = "global"
+    update: str = "before"
+    normalization: Literal["rw", "sym"] = "rw"
+    method: str = "auto"
+    tol: float = 1e-5
+    degree: int | None = None
+    num_eigs: int | None = None
+
+
+class Build(Protocol):
+    def __call__(
+        self,
+        options: Any,
+        in_channels: int,
+        out_channels: int,
+        *,
+        pooling: Pooling | None = None,
+        pe_channels: int = 0,
+        encoder: nn.Module | None = None,
+    ) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that can be trained by name.
+
+    Args:
+        name: Lower case, with hyphens.
+        options: A frozen dataclass.
+        reference: The paper.
+        build: From options, input and output size to the module.
+    """
+
+    name: str
+    options: type
+    reference: str
+    build: Build | Callable[..., nn.Module]
+
+
+def _build_bunn(
+    options: BuNNOptions,
+    in_channels: int,
+    out_channels: int,
+    *,
+    pooling: Pooling | None = None,
+    pe_channels: int = 0,
+    encoder: nn.Module | None = None,
+) -> nn.Module:
+    keywords = {field.name: getattr(options, field.name) for field in fields(options)}
+    return BuNN(
+        in_channels,
+        out_channels=out_channels,
+        pooling=pooling,
+        pe_channels=pe_channels,
+        encoder=encoder,
+        **keywords,
+    )
+
+
+MODELS: dict[str, Model] = {
+    "bunn": Model(
+        "bunn", BuNNOptions, "Bamberger et al., ICLR 2025, arXiv:2405.15540", _build_bunn
+    ),
+    **{
+        name: Model(name, baseline.options, baseline.reference, baseline.build)
+        for name, baseline in BASELINES.items()
+    },
+}

@@ -1,0 +1,125 @@
+"""Loss and metric of a task."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torchmetrics import Metric
+from torchmetrics.classification import (
+    BinaryAccuracy,
+    BinaryAUROC,
+    BinaryAveragePrecision,
+    BinaryF1Score,
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassF1Score,
+    MultilabelAccuracy,
+    MultilabelAUROC,
+    MultilabelAveragePrecision,
+    MultilabelF1Score,
+)
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
+
+from bunn.data import Task
+
+#: Metrics that are better when smaller; all others are better when larger.
+ERRORS = frozenset({"mae", "mse"})
+
+#: Metric by name and kind of task: the class, and the keyword that takes the number of outputs.
+METRICS: dict[tuple[str, str], tuple[type[Metric], str | None, dict[str, Any]]] = {
+    ("accuracy", "multiclass"): (MulticlassAccuracy, "num_classes", {"average": "micro"}),
+    ("accuracy", "binary"): (BinaryAccuracy, None, {}),
+    ("accuracy", "multilabel"): (MultilabelAccuracy, "num_labels", {}),
+    ("roc-auc", "binary"): (BinaryAUROC, None, {}),
+    ("roc-auc", "multiclass"): (MulticlassAUROC, "num_classes", {}),
+    ("roc-auc", "multilabel"): (MultilabelAUROC, "num_labels", {}),
+    ("average-precision", "binary"): (BinaryAveragePrecision, None, {}),
+    ("average-precision", "multilabel"): (MultilabelAveragePrecision, "num_labels", {}),
+    ("macro-f1", "multiclass"): (MulticlassF1Score, "num_classes", {"average": "macro"}),
+    ("macro-f1", "binary"): (BinaryF1Score, None, {}),
+    ("macro-f1", "multilabel"): (MultilabelF1Score, "num_labels", {"average": "macro"}),
+    ("mae", "regression"): (MeanAbsoluteError, None, {}),
+    ("mse", "regression"): (MeanSquaredError, None, {}),
+}
+
+
+class Objective:
+    """What a task minimises and what it reports.
+
+    Cross-entropy for classes, logistic loss for binary and multi-label targets; for regression the
+    squared error, or the absolute one where that is the metric.
+
+    Args:
+        task: The task.
+        num_outputs: Outputs per node or graph.
+    """
+
+    def __init__(self, task: Task, num_outputs: int) -> None:
+        if (task.metric, task.kind) not in METRICS:
+            fitting = [metric for metric, kind in METRICS if kind == task.kind]
+            raise ValueError(
+                f"metric={task.metric!r} does not suit a {task.kind} task; use one of {fitting}"
+            )
+        self.task, self.num_outputs = task, num_outputs
+
+    @property
+    def smaller_is_better(self) -> bool:
+        return self.task.metric in ERRORS
+
+    @property
+    def worst(self) -> float:
+        return math.inf if self.smaller_is_better else -math.inf
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether ``value`` is strictly better; a NaN never is."""
+        return value < than if self.smaller_is_better else value > than
+
+    def reaches(self, value: float, goal: float) -> bool:
+        return value <= goal if self.smaller_is_better else value >= goal
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The mean loss.
+
+        Args:
+            output: ``(m, num_outputs)``.
+            target: ``(m,)`` classes or binary labels, ``(m, num_outputs)`` labels or values.
+        """
+        output = output if output.dtype == torch.float64 else output.float()
+        if self.task.kind == "multiclass":
+            return F.cross_entropy(output, target)
+        target = target.view(output.shape).to(output.dtype)
+        if self.task.kind in ("binary", "multilabel"):
+            known = ~target.isnan()  # a label that was not measured counts for nothing
+            losses = F.binary_cross_entropy_with_logits(
+                output, target.nan_to_num(), reduction="none"
+            )
+            return (losses * known).sum() / known.sum()
+        if self.task.metric == "mae":
+            return F.l1_loss(output, target)
+        return F.mse_loss(output, target)
+
+    def metric(self, device: torch.device | str = "cpu") -> Metric:
+        """A fresh metric, to be updated with :meth:`prepared` outputs."""
+        kind, sized, keywords = METRICS[self.task.metric, self.task.kind]
+        if sized is not None:
+            keywords = {**keywords, sized: self.num_outputs}
+        if self.task.kind != "regression":
+            keywords = {**keywords, "validate_args": False}  # which would wait for the device
+        return kind(**keywords).to(device)
+
+    def prepared(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets as the metric reads them."""
+        output = output.detach()
+        output = output if output.dtype == torch.float64 else output.float()
+        if self.task.kind == "multiclass":
+            return (output if self.task.metric == "roc-auc" else output.argmax(-1)), target
+        if self.task.kind == "binary":
+            return output.flatten().sigmoid(), target.flatten().long()
+        target = target.view(output.shape)
+        if self.task.kind == "multilabel":
+            return output.sigmoid(), target.nan_to_num(-1).long()
+        return output.contiguous(), target.to(output.dtype).contiguous()

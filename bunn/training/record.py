@@ -1,0 +1,181 @@
+"""The folder of an experiment: what was run, with what, and everything it said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from bunn.files import as_json, plain, write_atomically
+from bunn.training.checkpoint import CheckpointError
+from bunn.training.config import Config
+from bunn.training.run import Evaluation, Run
+
+try:
+    import fcntl
+except ImportError:  # a platform without file locks
+    fcntl = None  # type: ignore[assignment]
+
+
+class RunFolderError(RuntimeError):
+    """A run folder that cannot be used as asked."""
+
+
+class RunFolder:
+    """Where an experiment is recorded.
+
+    ::
+
+        config.json            the exact configuration
+        environment.json       versions, device, commit, command
+        checkpoints/           the last checkpoint and the one before, for --resume
+        split0-seed0/
+            metrics.jsonl      one line per evaluation
+            best.safetensors   the weights of the best epoch
+            last.safetensors   the weights of the last checkpoint
+        result.json            the outcome, once all runs are done
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self, config: Config, environment: dict[str, Any], resume: bool) -> None:
+        """Creates the folder, or with ``resume`` checks that it holds the same experiment."""
+        config_file = self.path / "config.json"
+        if config_file.exists():
+            self._check_same(config, config_file, resume)
+        elif self.path.exists() and any(entry.name != ".lock" for entry in _entries(self.path)):
+            raise RunFolderError(
+                f"{self.path} is not empty and holds no run; choose another folder with --output"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not config_file.exists():
+                write_atomically(config_file, as_json(config.as_dict()) + "\n")
+                write_atomically(self.path / "environment.json", as_json(plain(environment)) + "\n")
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be written: {error}; choose another folder with --output"
+            ) from error
+
+    def _check_same(self, config: Config, config_file: Path, resume: bool) -> None:
+        if not resume:
+            raise RunFolderError(
+                f"{self.path} already holds a run; go on with --resume, or choose another folder "
+                "with --output"
+            )
+        try:
+            before = json.loads(config_file.read_text())
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{config_file} is damaged ({error}); restore it") from error
+        changed = sorted(_differences(before, config.as_dict()))
+        if changed:
+            raise RunFolderError(
+                f"{self.path} was started with another configuration: {'; '.join(changed)}; "
+                "resume with the same one, or choose another folder with --output"
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a second process out of the folder."""
+        self._make()
+        try:
+            lock = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be written: {error}; choose another folder with --output"
+            ) from error
+        with lock:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise RunFolderError(
+                        f"{self.path} is in use by another process; wait for it, or choose another "
+                        "folder with --output"
+                    ) from error
+            yield
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be created: {error}; choose another folder with --output"
+            ) from error
+
+    def metrics(self, run: Run) -> MetricsFile:
+        return MetricsFile(self.path / run.name / "metrics.jsonl")
+
+    def checkpoints_of(self, runs: Sequence[Run]) -> Path:
+        """One folder of checkpoints for runs that are trained together."""
+        name = runs[0].name if len(runs) == 1 else f"{runs[0].name}-to-{runs[-1].name}"
+        return self.path / "checkpoints" / name
+
+
+def identity(config: Config, runs: Sequence[Run]) -> str:
+    """A digest of what a checkpoint belongs to."""
+    content = json.dumps([config.as_dict(), [run.name for run in runs]], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+class MetricsFile:
+    """``metrics.jsonl``: a line per evaluation, the same bytes whether or not it was interrupted.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def restart(self, count: int) -> list[Evaluation]:
+        """Keeps the first ``count`` lines, those that the checkpoint knows of, and returns them."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = self.path.read_text().splitlines()[:count] if self.path.exists() else []
+        if len(lines) < count:
+            raise CheckpointError(
+                f"{self.path} has {len(lines)} lines, the checkpoint knows of {count}; restore it, "
+                "or train into another folder"
+            )
+        write_atomically(self.path, "".join(f"{line}\n" for line in lines))
+        self._file = self.path.open("a")
+        return [Evaluation.from_dict(json.loads(line)) for line in lines]
+
+    def append(self, evaluation: Evaluation) -> None:
+        if self._file is None:
+            raise ValueError("the metrics file is not open; call restart first")
+        self._file.write(json.dumps(evaluation.as_dict()) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Brings what was written to the disk, before a checkpoint counts on it."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _entries(path: Path) -> list[Path]:
+    return list(path.iterdir()) if path.is_dir() else [path]
+
+
+def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from _differences(
+                before.get(key), after.get(key), f"{path}.{key}" if path else str(key)
+            )
+    elif before != after:
+        yield f"{path} was {before!r} and is now {after!r}"

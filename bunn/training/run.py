@@ -1,0 +1,312 @@
+"""One training: a model, its optimiser and its batches, an epoch at a time.
+
+An epoch is written as a coroutine that *asks* for the two expensive things, the output of the model
+and the gradients of a loss, and leaves to :mod:`bunn.training.drive` how they are had: by calling
+the model, or for several runs at once by one stacked call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from bunn.data import GraphDataset
+from bunn.data.transforms import DiskCache
+from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
+from bunn.training.config import Config
+from bunn.training.device import Device
+from bunn.training.feed import Feed, Inputs
+from bunn.training.models import MODELS
+from bunn.training.objective import Objective
+from bunn.training.optimizer import build_optimizer, build_schedule
+
+PARTS = ("train", "val", "test")
+
+
+class Output(NamedTuple):
+    """Asks for the model's output, in training with what its gradients need."""
+
+    inputs: Inputs
+    training: bool
+
+
+class Gradients(NamedTuple):
+    """Asks for the gradients of a loss."""
+
+    loss: Tensor
+
+
+Epoch = Generator[Output | Gradients, Tensor, None]
+
+
+class NonFiniteLossError(RuntimeError):
+    """A loss that is no number: the run stops before it does more harm."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known after an evaluation; one line of ``metrics.jsonl``.
+
+    Args:
+        epoch: Epochs done.
+        step: Optimiser steps done.
+        lr: The learning rate of the epoch.
+        loss: The mean training loss of the epoch.
+        metrics: The metric on each part that was evaluated.
+    """
+
+    epoch: int
+    step: int
+    lr: float
+    loss: float
+    metrics: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "lr": self.lr,
+            "loss": self.loss,
+            **self.metrics,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Evaluation:
+        metrics = {part: values[part] for part in PARTS if part in values}
+        return cls(values["epoch"], values["step"], values["lr"], values["loss"], metrics)
+
+
+class Run:
+    """The training of one model on one split from one seed.
+
+    Args:
+        config: The experiment.
+        dataset: Its dataset.
+        split: The index of the split.
+        seed: Of the initial weights, the order of batches, dropout and signs.
+        device: Where it runs, and in which precision.
+        reported: The part that the literature reports; ``"train"`` selects the best epoch by
+            training, where that is the question. (default: ``"test"``)
+        cache: Where encodings are kept. (default: nowhere)
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: GraphDataset,
+        split: int,
+        seed: int,
+        device: Device,
+        reported: str = "test",
+        cache: DiskCache | None = None,
+    ) -> None:
+        self.config, self.split, self.seed = config, split, seed
+        self.device, self.precision = device.device, device.precision
+        self.entropy = int(np.random.SeedSequence((seed, split)).generate_state(1)[0])
+        self.objective = Objective(dataset.task, dataset.out_channels)
+        self.select_by = "train" if reported == "train" else "val"
+        dtype = torch.float64 if config.training.precision == "64" else torch.float32
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.entropy)
+            self.model = build_model(config, dataset).to(self.device, dtype)
+        self.optimizer = build_optimizer(config.optimizer, self.model)
+        self.schedule = build_schedule(
+            config.schedule,
+            self.optimizer,
+            config.training.epochs,
+            self.objective.smaller_is_better,
+        )
+        self.feed = Feed(
+            dataset.split(split),
+            config.training.batch_size,
+            config.encoding,
+            self.entropy,
+            self.device,
+            dtype,
+            cache,
+        )
+        self._metrics = {part: self.objective.metric(self.device) for part in PARTS}
+        self.epoch = self.step = 0
+        self.evaluations: list[Evaluation] = []
+        self.best: Evaluation | None = None
+        self.best_weights: Tensors = {}
+        self.waited = 0
+
+    @property
+    def name(self) -> str:
+        return f"split{self.split}-seed{self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done, patience is at its end, or the goal is reached."""
+        training = self.config.training
+        if self.epoch >= training.epochs:
+            return True
+        if self.best is None:
+            return False
+        if training.patience is not None and self.waited >= training.patience:
+            return True
+        reached = self.best.metrics[self.select_by]
+        return training.goal is not None and self.objective.reaches(reached, training.goal)
+
+    def next_epoch(self) -> Epoch:
+        """Trains for an epoch and, when it is time, evaluates."""
+        self.model.train()
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        losses = []
+        for batch in self.feed.training(self.epoch):
+            output = yield Output(batch.inputs, training=True)
+            loss = self.objective.loss(*batch.select(output, "train"))
+            yield Gradients(loss)
+            losses.append(loss.detach())
+            if self.device.type == "cpu":  # elsewhere looking would stall the device
+                self._check(losses[-1:], self.step + 1)
+            if self.config.optimizer.clip is not None:
+                self.precision.unscale_gradients(self.optimizer)
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
+            self.precision.optimizer_step(self.optimizer)
+            self.optimizer.zero_grad()
+            self.step += 1
+        if self.device.type != "cpu":
+            self._check(losses, self.step - len(losses) + 1)
+        self.epoch += 1
+        done = self.epoch == self.config.training.epochs
+        evaluated = done or self.epoch % self.config.training.eval_every == 0
+        if evaluated:
+            metrics = yield from self._evaluate()
+            loss_mean = float(torch.stack(losses).double().mean())
+            self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
+        if not isinstance(self.schedule, ReduceLROnPlateau):
+            self.schedule.step()
+        elif evaluated:
+            latest = self.evaluations[-1]
+            monitor = self.config.schedule.monitor
+            self.schedule.step(latest.loss if monitor == "loss" else latest.metrics[monitor])
+
+    def _evaluate(self) -> Generator[Output, Tensor, dict[str, float]]:
+        self.model.eval()
+        parts = self._evaluated_parts()
+        groups = [parts] if self.feed.transductive else [(part,) for part in parts]
+        for group in groups:
+            for batch in self.feed.evaluation(group[0]):
+                output = yield Output(batch.inputs, training=False)
+                for part in group:
+                    selected = batch.select(output, part)
+                    self._metrics[part].update(*self.objective.prepared(*selected))
+        values = {part: float(self._metrics[part].compute()) for part in parts}
+        for part in parts:
+            self._metrics[part].reset()
+        return values
+
+    def _evaluated_parts(self) -> tuple[str, ...]:
+        """Validation and test; training too where it is asked for, or comes for free."""
+        monitored = "train" in (self.select_by, self.config.schedule.monitor)
+        return PARTS if monitored or self.feed.transductive else ("val", "test")
+
+    def _keep(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+        value = evaluation.metrics[self.select_by]
+        best = self.objective.worst if self.best is None else self.best.metrics[self.select_by]
+        if self.best is None or self.objective.better(value, best):
+            self.best, self.waited = evaluation, 0
+            self.best_weights = {
+                name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()
+            }
+        else:
+            self.waited += 1
+
+    def _check(self, losses: list[Tensor], first_step: int) -> None:
+        """Stops at a loss that is not finite, with what can be said of the parameters."""
+        for offset, loss in enumerate(torch.stack(losses).tolist()):  # waits for the device once
+            if math.isfinite(loss):
+                continue
+            raise NonFiniteLossError(
+                f"the loss of {self.name} is {loss} at step {first_step + offset} (epoch "
+                f"{self.epoch + 1}); {self._suspects()}. Lower optimizer.lr (now "
+                f"{self.optimizer.param_groups[0]['lr']:g}), set optimizer.clip=1, or use "
+                "training.precision=32 or 64; the last checkpoint is from before this epoch"
+            )
+
+    def _suspects(self) -> str:
+        """The groups and parameters that are no longer finite, or else the largest gradient."""
+        groups = {
+            id(parameter): group["name"]
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+        }
+        broken, largest, where = [], -1.0, ("", "")
+        for name, parameter in self.model.named_parameters():
+            place = (str(groups[id(parameter)]), name)
+            values = [parameter.detach()]
+            if parameter.grad is not None:
+                values.append(parameter.grad)
+            if not all(bool(value.isfinite().all()) for value in values):
+                broken.append(place)
+            elif (size := float(values[-1].abs().max()) if parameter.numel() else 0.0) > largest:
+                largest, where = size, place
+        if broken:
+            group, name = broken[0]
+            others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+            return f"in the parameter group {group!r}, {name}{others} is not finite"
+        return (
+            f"all parameters are finite; the largest entry, {largest:.3g}, is in the parameter "
+            f"group {where[0]!r}, {where[1]}"
+        )
+
+    def pack(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
+        """All that is needed to go on, as tensors by file and plain values."""
+        moments, groups = pack_optimizer(self.optimizer)
+        schedule = dict(self.schedule.state_dict())
+        schedule.pop("lr_lambdas", None)  # functions, which are the same again
+        tensors = {
+            "last": dict(self.model.state_dict()),
+            "best": self.best_weights,
+            "optimizer": moments,
+        }
+        values = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "waited": self.waited,
+            "best": None if self.best is None else self.best.as_dict(),
+            "num_evaluations": len(self.evaluations),
+            "optimizer": groups,
+            "schedule": schedule,
+        }
+        return tensors, values
+
+    def unpack(
+        self, tensors: dict[str, Tensors], values: dict[str, Any], evaluations: list[Evaluation]
+    ) -> None:
+        """Goes back to where :meth:`pack` was."""
+        self.model.load_state_dict(tensors["last"])
+        self.best_weights = {name: t.to(self.device) for name, t in tensors["best"].items()}
+        unpack_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"])
+        state = values["schedule"]
+        if not isinstance(self.schedule, ReduceLROnPlateau):
+            state = {**state, "lr_lambdas": [None] * len(self.optimizer.param_groups)}
+        self.schedule.load_state_dict(state)
+        self.epoch, self.step, self.waited = values["epoch"], values["step"], values["waited"]
+        self.best = None if values["best"] is None else Evaluation.from_dict(values["best"])
+        self.evaluations = evaluations
+
+
+def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
+    """The model of an experiment, for the sizes of its dataset."""
+    encoder = None
+    if dataset.encoder is not None:
+        encoder = dataset.encoder(config.model.hidden_channels)
+    return MODELS[config.architecture].build(
+        config.model,
+        dataset.in_channels,
+        dataset.out_channels,
+        pooling="mean" if dataset.task.level == "graph" else None,
+        pe_channels=config.encoding.channels,
+        encoder=encoder,
+    )
