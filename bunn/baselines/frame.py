@@ -122,7 +122,7 @@ class GraphModel(nn.Module):
         pe_channels: Size of the positional encodings. They are concatenated to ``x`` or, where
             there is an encoder, mapped linearly and added to what it returns. (default: ``0``)
         encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
-            activation)
+            activation, or with ``linear_encoder`` the first of these)
 
     Shapes:
         - **input:** node features ``(n, in_channels)``, edges ``(2, e)``, weights ``(e,)``
@@ -157,17 +157,16 @@ class GraphModel(nn.Module):
         self.pe_encoder: nn.Module | None = None
         self._linear_encoder = encoder is None
         if encoder is None:
-            encoder = nn.Sequential(
-                Linear(in_channels + pe_channels, hidden),
-                build_dropout(options.dropout),
-                activation_resolver(options.act),
-            )
+            parts: list[nn.Module] = [Linear(in_channels + pe_channels, hidden)]
+            if not options.linear_encoder:
+                parts += [build_dropout(options.dropout), activation_resolver(options.act)]
+            encoder = nn.Sequential(*parts)
         elif pe_channels:
             self.pe_encoder = Linear(pe_channels, hidden, bias=False)
         self.encoder = encoder
         self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
-        parts: list[nn.Module] = []
+        parts = []
         for _ in range(options.head_layers - 1):
             parts += [Linear(hidden, hidden), activation_resolver(options.act)]
         self.head = nn.Sequential(*parts, Linear(hidden, out_channels))

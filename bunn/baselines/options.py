@@ -24,6 +24,8 @@ class FrameOptions:
         norm_first: Whether a block normalises before the layer, or after it.
         residual: Whether blocks add to the stream or replace it.
         head_layers: Depth of the head.
+        linear_encoder: Whether features enter through a linear map alone, as if the first layer
+            read them raw, or through a non-linearity too.
     """
 
     hidden_channels: int = 128
@@ -34,11 +36,12 @@ class FrameOptions:
     norm_first: bool = True
     residual: bool = True
     head_layers: int = 1
+    linear_encoder: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers", "head_layers"):
             check_count(self, name)
-        for name in ("norm_first", "residual"):
+        for name in ("norm_first", "residual", "linear_encoder"):
             check_flag(self, name)
         check_probability(self, "dropout")
         check_choice(self, "norm", ("layer", "batch", None))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 import typer
 
@@ -18,34 +22,63 @@ def explained() -> Iterator[None]:
     """Turns the errors of data, configuration, folders and training into messages.
 
     Exits with 2 where the command was not right, with 1 where it could not be carried out, with
-    130 after Ctrl-C.
+    130 after Ctrl-C. Warnings become messages too.
     """
-    from bunn.data import MissingDataError  # noqa: PLC0415
-    from bunn.training import (  # noqa: PLC0415
-        CheckpointError,
-        ConfigError,
-        InterruptedRunError,
-        NonFiniteLossError,
-        RunFolderError,
-    )
+    with warnings.catch_warnings():
+        warnings.showwarning = _say
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            _fail(
+                error, "stopped at once; a training goes on from its last checkpoint", INTERRUPTED
+            )
+        except Exception as error:
+            code = _exit_code(error)
+            if code is None:  # a defect: its traceback is what helps
+                raise
+            _fail(error, str(error), code)
 
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Says what could not be written, and which option would put it elsewhere."""
     try:
         yield
-    except ConfigError as error:
-        _fail(error, 2)
-    except (MissingDataError, RunFolderError, CheckpointError, NonFiniteLossError) as error:
-        _fail(error, 1)
-    except (ValueError, OSError) as error:  # a damaged file, a full disk, an option of a model
-        _fail(error, 1)
-    except InterruptedRunError as error:
-        _fail(error, INTERRUPTED)
-    except KeyboardInterrupt:
-        _fail(KeyboardInterrupt("stopped at once; go on from the last checkpoint"), INTERRUPTED)
+    except OSError as error:
+        raise OSError(
+            f"{path} cannot be written: {error}; make room, or choose another place with {option}"
+        ) from error
 
 
-def _fail(error: BaseException, code: int) -> None:
-    print(f"bunn: {error}", file=sys.stderr)
+def ensure_writable(folder: Path, option: str) -> None:
+    """Makes a folder, and an error right away where nothing can be written to it."""
+    with writing(folder, option):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error that a user can do something about."""
+    training = sys.modules.get("bunn.training")  # not loaded: then the error is not one of its
+    if training is not None:
+        if isinstance(error, training.ConfigError):
+            return 2
+        if isinstance(error, training.InterruptedRunError):
+            return INTERRUPTED
+        known = (training.RunFolderError, training.CheckpointError, training.NonFiniteLossError)
+        if isinstance(error, known):
+            return 1
+    # A damaged file, a full disk, an option of a model that does not fit the others.
+    return 1 if isinstance(error, ValueError | OSError) else None
+
+
+def _fail(error: BaseException, message: str, code: int) -> NoReturn:
+    print(f"bunn: {message}", file=sys.stderr)
     raise typer.Exit(code) from error
+
+
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"bunn: warning: {message}", file=sys.stderr)
 
 
 def tolerate_any_terminal() -> None:

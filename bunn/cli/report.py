@@ -21,7 +21,7 @@ def report(
     output: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("report.html"),
 ) -> None:
     """Print the measured tables beside the paper's, and write them as one HTML page."""
-    from bunn.cli.errors import explained, tolerate_any_terminal  # noqa: PLC0415
+    from bunn.cli.errors import explained, tolerate_any_terminal, writing  # noqa: PLC0415
     from bunn.experiments.html import write_html  # noqa: PLC0415
     from bunn.experiments.results import read_results  # noqa: PLC0415
     from bunn.experiments.tables import experiments_of, markdown, tables_for  # noqa: PLC0415
@@ -47,5 +47,6 @@ def report(
         for name in chosen:
             for table in tables_for(found, name):
                 console.print(table.rich())
-        page = write_html(found, output, chosen)
+        with writing(output, "--output"):
+            page = write_html(found, output, chosen)
         console.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)

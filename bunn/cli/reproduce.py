@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bunn.cli.train import command_line, parse_range
+from bunn.cli.train import DeviceName, command_line, parse_range
 
 
 class Experiment(StrEnum):
@@ -45,7 +45,7 @@ def reproduce(
         int | None,
         typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
     ] = None,
-    device: Annotated[str, typer.Option(help="Neighborsmatch: auto, cpu or cuda.")] = "auto",
+    device: Annotated[DeviceName, typer.Option(help="Neighborsmatch: where.")] = DeviceName.AUTO,
     runs: Annotated[
         Path, typer.Option(help="Where runs are recorded; the same command goes on there.")
     ] = Path("runs"),
@@ -55,7 +55,12 @@ def reproduce(
     ] = None,
 ) -> None:
     """Measure a table or figure of the paper; interrupted, the same command goes on."""
-    from bunn.cli.errors import explained, tolerate_any_terminal  # noqa: PLC0415
+    from bunn.cli.errors import (  # noqa: PLC0415
+        ensure_writable,
+        explained,
+        tolerate_any_terminal,
+        writing,
+    )
     from bunn.experiments.jobs import run_jobs  # noqa: PLC0415
     from bunn.experiments.reproduce import Request, jobs_of, write_picture  # noqa: PLC0415
     from bunn.experiments.results import read_results  # noqa: PLC0415
@@ -67,7 +72,7 @@ def reproduce(
         request = Request(
             experiment=name,
             quick=quick,
-            models=tuple(models.split(",")) if models else None,
+            models=parse_names(models) if models else None,
             seeds=seeds,
             depths=tuple(parse_range(depths, "--depths")) if depths else None,
             epochs=epochs,
@@ -77,10 +82,21 @@ def reproduce(
             results=results or (runs / "quick" if quick else Path("results")),
             command=command_line(),
         )
+        ensure_writable(request.results / name, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
             run_jobs(jobs_of(request), jobs or request.default_workers, display)
         console = Console(width=None if sys.stdout.isatty() else 120)
         for table in tables_for(read_results(request.results), name):
             console.print(table.rich())
-        picture = write_picture(request)
-        console.print(f"picture: {picture}", markup=False, highlight=False, soft_wrap=True)
+        written = {"results": request.results / name}
+        with writing(request.results, "--results"):
+            picture = write_picture(request)
+        if picture is not None:
+            written["picture"] = picture
+        for what, path in written.items():
+            console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """``"bunn, gcn"`` as ``("bunn", "gcn")``, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bunn.cli.datasets import DataRoot
@@ -16,6 +18,18 @@ from bunn.cli.datasets import DataRoot
 if TYPE_CHECKING:
     from bunn.experiments.results import Result
     from bunn.training import Config
+
+
+class DeviceName(StrEnum):
+    """Where a training runs."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+#: More numbers than this in a range are a slip of the finger.
+MOST = 10_000
 
 
 def train(
@@ -35,7 +49,7 @@ def train(
         typer.Option(help="The run folder.", show_default="runs/DATASET-MODEL-PRESET"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in the run folder.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[DeviceName, typer.Option(help="Where.")] = DeviceName.AUTO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of a CPU.", min=1, show_default="all cores")
     ] = None,
@@ -47,7 +61,7 @@ def train(
     """Train a model on a dataset, for several splits and seeds if asked."""
     import torch  # noqa: PLC0415
 
-    from bunn.cli.errors import explained, tolerate_any_terminal  # noqa: PLC0415
+    from bunn.cli.errors import explained, tolerate_any_terminal, writing  # noqa: PLC0415
     from bunn.data import load_dataset  # noqa: PLC0415
     from bunn.experiments.measure import measure  # noqa: PLC0415
     from bunn.experiments.presets import find_preset  # noqa: PLC0415
@@ -83,7 +97,8 @@ def train(
                 data_root=data_root,
                 tensorboard=tensorboard,
             )
-        write_atomically(folder / "result.json", as_json(result.as_dict()) + "\n")
+        with writing(folder / "result.json", "--output"):
+            write_atomically(folder / "result.json", as_json(result.as_dict()) + "\n")
         print_result(result, Console(), folder)
 
 
@@ -96,9 +111,12 @@ def parse_range(text: str, option: str, count: int | None = None) -> list[int]:
     values: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise typer.BadParameter(f"{option} {text}: write numbers such as 0, 0-4 or 1,3")
-        values += range(int(first), int(last if dash else first) + 1)
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if len(values) + len(numbers) > MOST:
+            raise typer.BadParameter(f"{option} {text}: these are more than {MOST:,} numbers")
+        values += numbers
     if not values or len(set(values)) != len(values):
         raise typer.BadParameter(f"{option} {text}: every number once, and at least one")
     if count is not None and max(values) >= count:
@@ -118,7 +136,7 @@ def print_config(config: Config, console: Console) -> None:
         options = values
         if isinstance(values, dict):
             options = "  ".join(f"{key}={value}" for key, value in values.items()) or "-"
-        table.add_row(f"[bold]{section}[/bold]", str(options))
+        table.add_row(f"[bold]{section}[/bold]", escape(str(options)))
     console.print(table, highlight=False)
 
 

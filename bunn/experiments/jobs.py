@@ -7,15 +7,18 @@ ends when the first one is gone.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from multiprocessing.queues import SimpleQueue
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +29,8 @@ from bunn.training.watch import Watcher
 
 #: Seconds between two reports of a job.
 REPORT_EVERY = 0.5
+
+_INTERRUPTED = "interrupted; what was done is saved: run the same command again to go on"
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ class MeanWatcher:
 def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher) -> list[Any]:
     """Does all jobs and returns what they return, in their order.
 
+    At the first error nothing new starts and what is under way is saved; then the error is raised
+    as the job raised it.
+
     Args:
         jobs: The jobs.
         workers: How many processes; with one, everything happens in this one.
@@ -88,84 +96,154 @@ def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher) -> list[Any]:
 
     Raises:
         InterruptedRunError: After Ctrl-C, once every process has saved its work.
+        ChildProcessError: A process was killed.
     """
     if workers <= 1 or len(jobs) <= 1:
-        return [job.work(MeanWatcher(job.name, watcher), *job.arguments) for job in jobs]
+        return _run_here(jobs, watcher)
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        reports = manager.Queue()
-        executor = ProcessPoolExecutor(
-            min(workers, len(jobs)), context, initializer=_start, initargs=(os.getpid(),)
-        )
-        with executor, _forwarding(executor) as stopped:
-            futures = [executor.submit(_work, job, reports) for job in jobs]
-            _watch(futures, reports, watcher, stopped)
-            return [future.result() for future in futures]
+    line = _Line(os.getpid(), context.SimpleQueue(), context.RawValue(ctypes.c_bool, False))
+    executor = ProcessPoolExecutor(
+        min(workers, len(jobs)), context, initializer=_start, initargs=(line,)
+    )
+    with executor, _counted_interrupts() as asked:
+        with _born_deaf():
+            futures = [executor.submit(_work, job) for job in jobs]
+        _watch(executor, futures, line, watcher, asked)
+        return _results(futures)
+
+
+def _run_here(jobs: Sequence[Job], watcher: Watcher) -> list[Any]:
+    try:
+        return [job.work(MeanWatcher(job.name, watcher), *job.arguments) for job in jobs]
+    except InterruptedRunError as error:
+        raise InterruptedRunError(_INTERRUPTED) from error
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Between the first process and its workers.
+
+    Args:
+        parent: The first process.
+        reports: What the workers tell it.
+        stop: Set when no job should start any more.
+    """
+
+    parent: int
+    reports: SimpleQueue[Progressed]
+    stop: Any
 
 
 def _watch(
+    executor: ProcessPoolExecutor,
     futures: list[Future[Any]],
-    reports: queue.Queue[Progressed],
+    line: _Line,
     watcher: Watcher,
-    stopped: Callable[[], bool],
+    asked: Callable[[], int],
 ) -> None:
-    """Passes reports on until all is done; at the first error, lets nothing new start."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, timeout=0.1)
-        while not reports.empty():
-            watcher(reports.get())
-        failed = any(not future.cancelled() and future.exception() for future in done)
-        if failed or stopped():
-            for future in pending:
-                future.cancel()
-            pending = {future for future in pending if not future.cancelled()}
+    """Passes reports on until all is done, and Ctrl-C (or an error) on to the workers."""
+    pending, told = set(futures), 0
+    try:
+        while pending:
+            done, pending = wait(pending, timeout=0.1)
+            while not line.reports.empty():
+                watcher(line.reports.get())
+            failed = any(not future.cancelled() and future.exception() for future in done)
+            line.stop.value |= failed or asked() > 0
+            if (wanted := max(asked(), int(line.stop.value))) > told:
+                told = wanted
+                _interrupt(executor, pending)
+    finally:
+        if pending:  # the watcher failed
+            line.stop.value = True
+            _interrupt(executor, pending)
+
+
+def _interrupt(executor: ProcessPoolExecutor, pending: set[Future[Any]]) -> None:
+    """Cancels what has not started; the first time, what is under way is saved."""
+    for future in pending:
+        future.cancel()
+    for pid in list(executor._processes or {}):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+
+
+def _results(futures: list[Future[Any]]) -> list[Any]:
+    """What the jobs returned; or the first error, if possible one that is no interruption."""
     errors = [future.exception() for future in futures if not future.cancelled()]
-    for error in errors:
-        if error is not None and not isinstance(error, InterruptedRunError):
+    raised = [error for error in errors if error is not None]
+    for error in raised:
+        if isinstance(error, BrokenProcessPool):
+            raise ChildProcessError(
+                "a process was killed, perhaps for want of memory; what was done is saved: run the "
+                "same command again, with fewer --jobs"
+            ) from error
+        if not isinstance(error, InterruptedRunError):
             raise error
-    if stopped():
-        raise InterruptedRunError("interrupted; what was done is saved: run the same command again")
+    if raised or any(future.cancelled() for future in futures):
+        raise InterruptedRunError(_INTERRUPTED)
+    return [future.result() for future in futures]
 
 
-class _forwarding:  # noqa: N801
-    """While it lasts, Ctrl-C is passed on to the processes of a pool, once."""
-
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        self._executor = executor
-        self._asked = 0
-        self._before: Any = None
-
-    def __enter__(self) -> Callable[[], bool]:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._forward)
-        return lambda: self._asked > 0
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _forward(self, number: int, frame: object) -> None:
-        self._asked += 1
-        for process in list((self._executor._processes or {}).values()):
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGINT)
+@contextmanager
+def _counted_interrupts() -> Iterator[Callable[[], int]]:
+    """While it lasts, Ctrl-C and SIGTERM are counted."""
+    asked: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda number, frame: asked.append(number))
+    try:
+        yield lambda: len(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _start(parent: int) -> None:
-    """A worker: one thread, deaf to the terminal's Ctrl-C, and gone when its parent is."""
+@contextmanager
+def _born_deaf() -> Iterator[None]:
+    """Processes started meanwhile hear no Ctrl-C until :func:`_start` says what to do then."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+#: In a worker, the line to the first process.
+_lines: list[_Line] = []
+
+
+def _start(line: _Line) -> None:
+    """A worker: one thread, out of the terminal's reach, and gone when its parent is."""
+    _lines.append(line)
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between jobs; a training minds it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between jobs
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if hasattr(os, "setsid"):
         os.setsid()
 
     def follow() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == line.parent:
             time.sleep(1.0)
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _work(job: Job, reports: queue.Queue[Progressed]) -> Any:
-    return job.work(MeanWatcher(job.name, reports.put), *job.arguments)
+def _work(job: Job) -> Any:
+    """Does a job in a worker; a training in it takes over what Ctrl-C does."""
+    line = _lines[-1]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if line.stop.value:  # looked at once Ctrl-C is heard: it cannot fall between
+            raise KeyboardInterrupt
+        return job.work(MeanWatcher(job.name, line.reports.put), *job.arguments)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(f"{job.name} was interrupted") from None
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

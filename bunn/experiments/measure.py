@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from bunn.data import DATASETS
-from bunn.experiments.environment import environment
+from bunn.experiments.environment import Environment, environment
 from bunn.experiments.results import Result
 from bunn.training import Config, Outcome, Run, train
 from bunn.training.watch import Watcher
@@ -44,7 +45,8 @@ def measure(
         experiment: What it belongs to.
         preset: What its configuration is called.
         command: What to type to measure this again.
-        folder: Where it is recorded; with ``resume``, where it goes on.
+        folder: Where it is recorded; with ``resume``, where it goes on. The result names the
+            versions, device and commit that it was started with there.
         name: What the dataset is called in tables. (default: its name)
         notes: What a reader should know about the number. (default: nothing)
         look: Called with all finished runs; what it returns becomes ``extra``. (default: nothing)
@@ -61,9 +63,11 @@ def measure(
         data_root=data_root,
         watcher=watcher,
         tensorboard=tensorboard,
-        environment={**facts, "command": command},
+        environment={**facts, "threads": torch.get_num_threads(), "command": command},
         keep=finished.append if look is not None else None,
     )
+    if folder is not None:
+        facts = _recorded(folder) or facts
     spec = DATASETS[config.dataset]
     part = spec.reported_part
     return Result(
@@ -91,6 +95,17 @@ def measure(
         },
         **facts,
     )
+
+
+def _recorded(folder: Path) -> Environment | None:
+    """With what the runs of a folder were started: who resumes them may have other versions."""
+    try:
+        kept = json.loads((folder / "environment.json").read_text())
+        return Environment(
+            versions=kept["versions"], device=kept["device"], git_commit=kept["git_commit"]
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:

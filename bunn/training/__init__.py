@@ -2,10 +2,11 @@
 
 from bunn.training.checkpoint import CheckpointError
 from bunn.training.config import Config, Encoding, Optimizer, Schedule, Training
+from bunn.training.divergence import NonFiniteLossError
 from bunn.training.models import MODELS
 from bunn.training.options import ConfigError
 from bunn.training.record import RunFolderError
-from bunn.training.run import Evaluation, NonFiniteLossError, Run
+from bunn.training.run import Evaluation, Run
 from bunn.training.train import InterruptedRunError, Outcome, train
 from bunn.training.watch import LiveDisplay, Progressed
 

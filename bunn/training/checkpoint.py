@@ -9,6 +9,7 @@ before anything is read from it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -64,8 +65,8 @@ class Checkpoints:
         Returns:
             The folder with its files.
         """
-        target = self.folder / label
-        work = self.folder / f".{label}.{os.getpid()}.part"
+        target = self._unused(label)
+        work = self.folder / f".{target.name}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(work, ignore_errors=True)
@@ -77,13 +78,12 @@ class Checkpoints:
                 save_file(own, work / f"{name}.safetensors")
             (work / "values.json").write_text(json.dumps(snapshot.values))
             digests = {file.name: _flushed_digest(file) for file in sorted(work.iterdir())}
-            shutil.rmtree(target, ignore_errors=True)
             work.rename(target)
             manifest = {
                 "format": FORMAT,
                 "version": VERSION,
                 "identity": self.identity,
-                "folder": label,
+                "folder": target.name,
                 "files": digests,
             }
             last, previous = self.folder / "last.json", self.folder / "previous.json"
@@ -101,30 +101,39 @@ class Checkpoints:
 
     def load(self) -> Snapshot | None:
         """The last checkpoint; :obj:`None` if there is none yet."""
-        for manifest in (self.folder / "last.json", self.folder / "previous.json"):
-            if manifest.exists():
-                return self._read(manifest)
-        return None
+        manifest = self._manifest()
+        return None if manifest is None else self._read(manifest)
+
+    def folder_of_last(self) -> Path | None:
+        """The files of the last checkpoint; :obj:`None` if there is none yet."""
+        manifest = self._manifest()
+        return None if manifest is None else self.folder / _parse(manifest)["folder"]
+
+    def _manifest(self) -> Path | None:
+        manifests = (self.folder / "last.json", self.folder / "previous.json")
+        return next((manifest for manifest in manifests if manifest.exists()), None)
+
+    def _unused(self, label: str) -> Path:
+        """A folder that is not there yet: one that is there may be all that there is."""
+        target, count = self.folder / label, 1
+        while target.exists():
+            count += 1
+            target = self.folder / f"{label}.{count}"
+        return target
 
     def _read(self, manifest: Path) -> Snapshot:
         content = _parse(manifest)
-        if content.get("format") != FORMAT or content.get("version") != VERSION:
+        if content["identity"] != self.identity:
             raise CheckpointError(
-                f"{manifest} is no checkpoint of this version of bunn (format="
-                f"{content.get('format')!r}, version={content.get('version')!r}); train into "
-                "another folder"
-            )
-        if content.get("identity") != self.identity:
-            raise CheckpointError(
-                f"{manifest} belongs to an experiment with another configuration; resume with the "
-                "configuration it was started with, or train into another folder"
+                f"{manifest} belongs to an experiment with another configuration or other splits "
+                "and seeds; resume with those it was started with, or train into another folder"
             )
         folder = self.folder / content["folder"]
         for name, digest in content["files"].items():
             if not (folder / name).is_file():
-                raise self._damaged(folder / name, "is missing")
+                raise self._damaged(manifest, folder / name, "is missing")
             if _digest(folder / name) != digest:
-                raise self._damaged(folder / name, "is damaged: its checksum has changed")
+                raise self._damaged(manifest, folder / name, "is damaged: its checksum has changed")
         tensors = {
             name.removesuffix(".safetensors"): load_file(folder / name)
             for name in content["files"]
@@ -132,33 +141,42 @@ class Checkpoints:
         }
         return Snapshot(tensors, json.loads((folder / "values.json").read_text()))
 
-    def _damaged(self, path: Path, what: str) -> CheckpointError:
-        before = self.folder / "previous.json"
-        advice = (
-            f"; remove {self.folder / 'last.json'} to go on from the checkpoint before it"
-            if before.exists()
-            else "; nothing was changed: restore it, or train into another folder"
-        )
-        return CheckpointError(f"{path} {what}{advice}")
+    def _damaged(self, manifest: Path, file: Path, what: str) -> CheckpointError:
+        advice = "restore it, or train into another folder"
+        with contextlib.suppress(CheckpointError):
+            if _parse(self.folder / "previous.json")["folder"] != file.parent.name:
+                advice = f"remove {manifest} to go on from the checkpoint before it"
+        return CheckpointError(f"{file} {what}; nothing was changed: {advice}")
 
     def _forget_all_but(self, *manifests: Path) -> None:
         kept = {_parse(manifest)["folder"] for manifest in manifests if manifest.exists()}
         for entry in self.folder.iterdir():
             if entry.is_dir() and entry.name not in kept:
                 shutil.rmtree(entry, ignore_errors=True)
+            elif entry.suffix == ".tmp":  # left by a process that was killed
+                entry.unlink(missing_ok=True)
 
 
 def _parse(manifest: Path) -> dict[str, Any]:
     try:
         content = json.loads(manifest.read_text())
-    except (OSError, ValueError) as error:
-        content = error
-    if not isinstance(content, dict):
+        foreign = content.get("format") != FORMAT or content.get("version") != VERSION
+        whole = foreign or all(content[key] for key in ("identity", "folder", "files"))
+    except (OSError, ValueError, AttributeError, KeyError) as error:
+        content, foreign, whole = error, False, False
+    if foreign:
+        raise CheckpointError(
+            f"{manifest} is no checkpoint of this version of bunn (format="
+            f"{content.get('format')!r}, version={content.get('version')!r}); nothing was changed: "
+            "train into another folder"
+        )
+    if not whole:
         raise CheckpointError(
             f"{manifest} is damaged ({content}); nothing was changed: restore it, remove it to go "
             "on from the checkpoint before it, or train into another folder"
         )
-    return content
+    parsed: dict[str, Any] = content
+    return parsed
 
 
 def _digest(path: Path) -> str:
@@ -191,6 +209,6 @@ def unpack_optimizer(
     state: dict[int, Tensors] = {}
     for name, value in tensors.items():
         index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = value.clone()  # not a view of the file
     groups = [{**group, "betas": tuple(group["betas"])} for group in values["groups"]]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

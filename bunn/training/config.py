@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from bunn.data import DATASETS
@@ -58,6 +58,7 @@ class Optimizer:
     def __post_init__(self) -> None:
         _positive(self, "lr", "time_lr", "clip")
         _at_least(self, 0, "weight_decay")
+        _finite(self, "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,14 @@ class Schedule:
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "warmup", "patience", "min_lr")
+        _finite(self, "min_lr")
         if not 0 < self.factor < 1:
             raise ValueError(f"factor={self.factor}; a plateau multiplies by a factor in (0, 1)")
         if self.name == "plateau" and self.warmup:
-            raise ValueError("warmup belongs to the schedules 'constant' and 'cosine'; drop it")
+            raise ValueError(
+                f"warmup={self.warmup}; a plateau knows no warm-up; use 0, or the schedule "
+                "'constant' or 'cosine'"
+            )
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ class Training:
     def __post_init__(self) -> None:
         _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience")
         _at_least(self, 0, "checkpoint_seconds")
+        if self.goal is not None and math.isnan(self.goal):
+            raise ValueError("goal=nan; no metric reaches it; use a number, or none")
 
 
 @dataclass(frozen=True)
@@ -148,21 +155,21 @@ class Config:
             ("dataset", self.dataset, DATASETS),
             ("architecture", self.architecture, MODELS),
         ):
-            if name not in known:
-                raise ConfigError(f"{what}={name!r} is not known; {nearest(name, known)}")
-        for section, kind in _chosen(self.dataset, self.architecture).items():
+            if not isinstance(name, str) or name not in known:
+                raise ConfigError(f"{what}={name!r} is not known; {nearest(str(name), known)}")
+        for section, kind in _sections(self.dataset, self.architecture).items():
             value = getattr(self, section)
             if value is None:
                 object.__setattr__(self, section, kind())
             elif not isinstance(value, kind):
                 raise ConfigError(
-                    f"{section} is a {type(value).__name__}; pass a {kind.__name__}, the options "
-                    f"of {self.dataset if section == 'data' else self.architecture!r}"
+                    f"{section} is a {type(value).__name__}; with dataset={self.dataset!r} and "
+                    f"architecture={self.architecture!r} pass a {kind.__name__}"
                 )
-        if self.training.batch_size is None and self.schedule.warmup > self.training.epochs:
+        if self.schedule.warmup > self.training.epochs:
             raise ConfigError(
-                f"schedule.warmup={self.schedule.warmup} is longer than "
-                f"training.epochs={self.training.epochs}"
+                f"schedule.warmup={self.schedule.warmup}; it is longer than "
+                f"training.epochs={self.training.epochs}; lower it, or train for longer"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -173,14 +180,14 @@ class Config:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         """The configuration that :meth:`as_dict` wrote, or part of it: the rest is default."""
-        sections = {"dataset", "architecture", "data", "model", *SECTIONS}
+        known = [entry.name for entry in fields(cls)]
         for name in values:
-            if name not in sections:
-                raise ConfigError(f"{name} is no section; {nearest(name, sections)}")
+            if name not in known:
+                raise ConfigError(f"{name} is no section; {nearest(name, known)}")
         if "dataset" not in values:
             raise ConfigError("dataset is missing; name one: bunn datasets lists them")
         config = cls(values["dataset"], values.get("architecture", "bunn"))
-        kinds = {**_chosen(config.dataset, config.architecture), **SECTIONS}
+        kinds = _sections(config.dataset, config.architecture)
         read: dict[str, Any] = {
             name: read_options(kinds[name], section, name)
             for name, section in values.items()
@@ -208,17 +215,16 @@ class Config:
         return Config.from_dict(values)
 
 
-SECTIONS: dict[str, type] = {
-    "encoding": Encoding,
-    "optimizer": Optimizer,
-    "schedule": Schedule,
-    "training": Training,
-}
-
-
-def _chosen(dataset: str, architecture: str) -> dict[str, type]:
-    """The types of the options that depend on a name."""
-    return {"data": DATASETS[dataset].options, "model": MODELS[architecture].options}
+def _sections(dataset: str, architecture: str) -> dict[str, type]:
+    """The types of the options: two of them depend on a name."""
+    return {
+        "data": DATASETS[dataset].options,
+        "model": MODELS[architecture].options,
+        "encoding": Encoding,
+        "optimizer": Optimizer,
+        "schedule": Schedule,
+        "training": Training,
+    }
 
 
 def _at_least(options: object, bound: float, *names: str) -> None:
@@ -226,6 +232,13 @@ def _at_least(options: object, bound: float, *names: str) -> None:
         value = getattr(options, name)
         if value is not None and not value >= bound:
             raise ValueError(f"{name}={value}; it must be >= {bound}")
+
+
+def _finite(options: object, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if not math.isfinite(value):
+            raise ValueError(f"{name}={value}; it must be finite")
 
 
 def _positive(options: object, *names: str) -> None:

@@ -37,10 +37,12 @@ class Device:
         self.fabric = Fabric(accelerator=kind, devices=1, plugins=[self.precision])
         self.fabric.launch()
         self.device: torch.device = self.fabric.device
+        self._fresh = self.precision_state()
 
-    def seed(self, seed: int) -> None:
-        """Starts all random streams of the device."""
+    def start(self, seed: int) -> None:
+        """Starts all random streams, and the loss scale of float16."""
         torch.manual_seed(seed)
+        self.precision.load_state_dict(self._fresh)
 
     def random_state(self) -> Tensors:
         states = {"cpu": torch.get_rng_state()}

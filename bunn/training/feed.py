@@ -12,6 +12,7 @@ from torch_geometric.transforms import BaseTransform, Compose
 
 from bunn.data import GraphCollection, GraphList, Split
 from bunn.data.seeds import generator
+from bunn.data.stack import GraphStack
 from bunn.data.transforms import DiskCache, LaplacianEncoding, RandomWalkEncoding, flip_signs
 from bunn.training.config import Encoding
 
@@ -19,6 +20,8 @@ from bunn.training.config import Encoding
 EVALUATION_NODES = 2**17
 #: Batches that are kept instead of being put together again have at most this many nodes in all.
 KEPT_NODES = 2**20
+#: Masks of which the rows are remembered.
+KEPT_MASKS = 64
 
 
 class Inputs(NamedTuple):
@@ -63,13 +66,13 @@ class Batch(NamedTuple):
 
 
 class Feed:
-    """Batches of one split, in an order that the seed and the epoch alone decide.
+    """Batches of one split; their order and random signs, the seed and the epoch alone decide.
 
     Args:
         split: The graphs.
         batch_size: Graphs to a training step, all if :obj:`None`.
         encoding: The positional encodings.
-        seed: Of the order of the graphs.
+        seed: Of the order of the graphs and the signs of their eigenvectors.
         device: Where batches live.
         dtype: Of floating-point features.
         cache: Where encodings are kept. (default: nowhere)
@@ -106,16 +109,33 @@ class Feed:
         """Steps of an epoch."""
         return -(-len(self.parts["train"]) // self.batch_size)
 
+    def in_step_with(self, other: Feed) -> bool:
+        """Whether batch after batch of both has the same edges, so that models can share them.
+
+        So it is for members of one :class:`bunn.data.stack.SharedGraph`, and for splits of a graph.
+        """
+        pairs = [(self.parts[part], other.parts[part]) for part in self.parts]
+        if self.batch_size != other.batch_size or any(len(a) != len(b) for a, b in pairs):
+            return False
+        if self.transductive and other.transductive and len(self.parts["train"]) == 1:
+            mine, theirs = self.parts["train"][0], other.parts["train"][0]
+            return mine.num_nodes == theirs.num_nodes and all(
+                _equal(mine.get(name), theirs.get(name)) for name in ("edge_index", "edge_weight")
+            )
+        stacks = [part for pair in pairs for part in pair if isinstance(part, GraphStack)]
+        shared = len(stacks) == 2 * len(pairs)
+        return shared and all(stack.graph is stacks[0].graph for stack in stacks)
+
     def training(self, epoch: int) -> Iterator[Batch]:
         """The batches of an epoch."""
-        graphs = self.parts["train"]
+        graphs, random = self.parts["train"], generator(self.seed, epoch)
         if self.steps == 1:
             order = torch.arange(len(graphs))
         else:
-            order = torch.randperm(len(graphs), generator=generator(self.seed, epoch))
+            order = torch.randperm(len(graphs), generator=random)
         keep = self.batch_size == 1 or self.steps == 1
         for indices in order.split(self.batch_size):
-            yield self._with_signs(self._batch("train", graphs, indices, keep))
+            yield self._with_signs(self._batch("train", graphs, indices, keep), random)
 
     def evaluation(self, part: str) -> Iterator[Batch]:
         """The graphs of a part, in order."""
@@ -159,18 +179,26 @@ class Feed:
     def _rows_of(self, mask: Tensor) -> Tensor:
         """Where a mask is true; masks that batches share are looked at once."""
         kept = self._rows.get(id(mask))
-        if kept is None or kept[0] is not mask:
+        if kept is None:
+            if len(self._rows) >= KEPT_MASKS:
+                self._rows.clear()
             kept = self._rows[id(mask)] = (mask, mask.nonzero().squeeze(1))
         return kept[1]
 
-    def _with_signs(self, batch: Batch) -> Batch:
+    def _with_signs(self, batch: Batch, random: torch.Generator) -> Batch:
         inputs, width = batch.inputs, self.encoding.lap_pe
         if not (self.encoding.flip_signs and width) or inputs.pe is None:
             return batch
         signless, size = inputs.pe[:, :width], inputs.batch_size
-        flipped = flip_signs(signless, inputs.batch, batch_size=size)
+        flipped = flip_signs(signless, inputs.batch, random, batch_size=size)
         pe = torch.cat([flipped, inputs.pe[:, width:]], dim=1)
         return batch._replace(inputs=inputs._replace(pe=pe))
+
+
+def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:
+    if mine is None or theirs is None:
+        return mine is theirs
+    return mine is theirs or torch.equal(mine, theirs)
 
 
 def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import nn
+from torch_geometric.nn import Linear
 
 from bunn.baselines import BASELINES
 from bunn.nn import BuNN
@@ -16,7 +18,12 @@ Pooling = Literal["mean", "sum", "max"]
 
 @dataclass(frozen=True)
 class BuNNOptions:
-    """The keywords of :class:`bunn.BuNN` that are plain values; it checks them itself."""
+    """The keywords of :class:`bunn.BuNN` that are plain values, which it checks.
+
+    Args:
+        linear_encoder: Whether features enter through a linear map alone, or through a
+            non-linearity too. (default: :obj:`False`)
+    """
 
     hidden_channels: int = 128
     num_layers: int = 2
@@ -26,6 +33,7 @@ class BuNNOptions:
     norm_first: bool = True
     residual: bool = True
     head_layers: int = 1
+    linear_encoder: bool = False
     phi: Literal["mlp", "sum", "sage"] = "mlp"
     phi_layers: int = 1
     phi_channels: int | None = None
@@ -44,6 +52,10 @@ class BuNNOptions:
     tol: float = 1e-5
     degree: int | None = None
     num_eigs: int | None = None
+
+    def __post_init__(self) -> None:
+        with torch.device("meta"):  # no memory, no random numbers: an error now, not after loading
+            _build_bunn(self, in_channels=1, out_channels=1)
 
 
 class Build(Protocol):
@@ -86,6 +98,8 @@ def _build_bunn(
     encoder: nn.Module | None = None,
 ) -> nn.Module:
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
+    if keywords.pop("linear_encoder") and encoder is None:
+        encoder = Linear(in_channels, options.hidden_channels)
     return BuNN(
         in_channels,
         out_channels=out_channels,

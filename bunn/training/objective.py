@@ -13,7 +13,6 @@ from torchmetrics.classification import (
     BinaryAccuracy,
     BinaryAUROC,
     BinaryAveragePrecision,
-    BinaryF1Score,
     MulticlassAccuracy,
     MulticlassAUROC,
     MulticlassF1Score,
@@ -29,7 +28,10 @@ from bunn.data import Task
 #: Metrics that are better when smaller; all others are better when larger.
 ERRORS = frozenset({"mae", "mse"})
 
-#: Metric by name and kind of task: the class, and the keyword that takes the number of outputs.
+#: The label of what was not measured, which is NaN in the data: it counts for nothing.
+UNKNOWN = -1
+
+#: Metric by name and kind of task: the class, the keyword that takes the number of outputs, others.
 METRICS: dict[tuple[str, str], tuple[type[Metric], str | None, dict[str, Any]]] = {
     ("accuracy", "multiclass"): (MulticlassAccuracy, "num_classes", {"average": "micro"}),
     ("accuracy", "binary"): (BinaryAccuracy, None, {}),
@@ -40,7 +42,7 @@ METRICS: dict[tuple[str, str], tuple[type[Metric], str | None, dict[str, Any]]] 
     ("average-precision", "binary"): (BinaryAveragePrecision, None, {}),
     ("average-precision", "multilabel"): (MultilabelAveragePrecision, "num_labels", {}),
     ("macro-f1", "multiclass"): (MulticlassF1Score, "num_classes", {"average": "macro"}),
-    ("macro-f1", "binary"): (BinaryF1Score, None, {}),
+    ("macro-f1", "binary"): (MulticlassF1Score, None, {"num_classes": 2, "average": "macro"}),
     ("macro-f1", "multilabel"): (MultilabelF1Score, "num_labels", {"average": "macro"}),
     ("mae", "regression"): (MeanAbsoluteError, None, {}),
     ("mse", "regression"): (MeanSquaredError, None, {}),
@@ -51,7 +53,8 @@ class Objective:
     """What a task minimises and what it reports.
 
     Cross-entropy for classes, logistic loss for binary and multi-label targets; for regression the
-    squared error, or the absolute one where that is the metric.
+    squared error, or the absolute one where that is the metric. Binary and multi-label targets may
+    be NaN, for what was not measured: they count neither in the loss nor in the metric.
 
     Args:
         task: The task.
@@ -75,7 +78,9 @@ class Objective:
         return math.inf if self.smaller_is_better else -math.inf
 
     def better(self, value: float, than: float) -> bool:
-        """Whether ``value`` is strictly better; a NaN never is."""
+        """Whether ``value`` is strictly better; a NaN never is, and anything is better than it."""
+        if math.isnan(than):
+            return not math.isnan(value)
         return value < than if self.smaller_is_better else value > than
 
     def reaches(self, value: float, goal: float) -> bool:
@@ -93,11 +98,11 @@ class Objective:
             return F.cross_entropy(output, target)
         target = target.view(output.shape).to(output.dtype)
         if self.task.kind in ("binary", "multilabel"):
-            known = ~target.isnan()  # a label that was not measured counts for nothing
+            known = ~target.isnan()
             losses = F.binary_cross_entropy_with_logits(
                 output, target.nan_to_num(), reduction="none"
             )
-            return (losses * known).sum() / known.sum()
+            return (losses * known).sum() / known.sum().clamp(min=1)
         if self.task.metric == "mae":
             return F.l1_loss(output, target)
         return F.mse_loss(output, target)
@@ -109,17 +114,23 @@ class Objective:
             keywords = {**keywords, sized: self.num_outputs}
         if self.task.kind != "regression":
             keywords = {**keywords, "validate_args": False}  # which would wait for the device
+        if self.task.kind in ("binary", "multilabel"):
+            keywords = {**keywords, "ignore_index": UNKNOWN}
         return kind(**keywords).to(device)
 
     def prepared(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and targets as the metric reads them."""
+        """Outputs and targets as the metric reads them: classes, probabilities or values."""
         output = output.detach()
         output = output if output.dtype == torch.float64 else output.float()
         if self.task.kind == "multiclass":
-            return (output if self.task.metric == "roc-auc" else output.argmax(-1)), target
-        if self.task.kind == "binary":
-            return output.flatten().sigmoid(), target.flatten().long()
+            ranked = self.task.metric == "roc-auc"
+            return (output.softmax(-1) if ranked else output.argmax(-1)), target
         target = target.view(output.shape)
+        if self.task.kind == "regression":
+            return output.contiguous(), target.to(output.dtype).contiguous()
+        labels = target.nan_to_num(UNKNOWN).long()
         if self.task.kind == "multilabel":
-            return output.sigmoid(), target.nan_to_num(-1).long()
-        return output.contiguous(), target.to(output.dtype).contiguous()
+            return output.sigmoid(), labels
+        if self.task.metric == "macro-f1":
+            return (output > 0).long().flatten(), labels.flatten()
+        return output.sigmoid().flatten(), labels.flatten()

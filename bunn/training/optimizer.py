@@ -16,8 +16,17 @@ OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
 }
 
 
-def build_optimizer(options: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """Adam or AdamW with two groups: diffusion times, which never decay, and the rest."""
+def build_optimizer(
+    options: Optimizer, model: nn.Module, fused: bool = True
+) -> torch.optim.Optimizer:
+    """Adam or AdamW with two groups: diffusion times, which never decay, and the rest.
+
+    Args:
+        options: Its name, rates, and weight decay.
+        model: What it optimises.
+        fused: Whether one kernel updates all parameters; float16 with gradient clipping cannot.
+            (default: :obj:`True`)
+    """
     times = [p for name, p in model.named_parameters() if is_time(name)]
     weights = [p for name, p in model.named_parameters() if not is_time(name)]
     groups = [
@@ -30,7 +39,7 @@ def build_optimizer(options: Optimizer, model: nn.Module) -> torch.optim.Optimiz
         },
     ]
     return OPTIMIZERS[options.name](
-        [group for group in groups if group["params"]], lr=options.lr, fused=True
+        [group for group in groups if group["params"]], lr=options.lr, fused=fused
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import math
 import types
 import typing
@@ -26,7 +25,7 @@ class ConfigError(ValueError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint at the name that was meant, or at all there are."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
+    near = difflib.get_close_matches(name.lower(), names, 1)
     if near:
         return f"did you mean {near[0]!r}?"
     return f"there are: {', '.join(names)}" if names else "there are none"
@@ -41,6 +40,8 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str) -> O
         where: What the values belong to, for error messages: ``"model"``.
     """
     kinds = field_types(cls)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}={values!r}; it must be a section of options and their values")
     for name in values:
         if name not in kinds:
             raise ConfigError(f"{where}.{name} is no option; {nearest(name, kinds)}")
@@ -71,19 +72,23 @@ def plain(options: Any) -> Any:
 
 
 def parse_value(text: str) -> Any:
-    """What is written after ``=``: a number, ``true``, ``none``, a list, or else a word."""
-    lowered = text.strip().lower()
-    if lowered in ("none", "null"):
+    """What is written after ``=``: a number, ``true``, ``none``, a list, or else a word.
+
+    A list is written ``1,inf``, ``[1, inf]`` or ``(1, inf)``.
+    """
+    text = text.strip()
+    if text.lower() in ("none", "null"):
         return None
-    if lowered in ("true", "false"):
-        return lowered == "true"
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        if "," in text:
-            return [parse_value(part) for part in text.strip("()[] ").split(",") if part.strip()]
-        return text.strip()
-    return value if isinstance(value, int | float | str | list) else text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    if "," in text or text[:1] in ("(", "["):
+        return [parse_value(part) for part in text.strip("()[] ").split(",") if part.strip()]
+    return text.strip("'\"")
 
 
 def _coerce(value: Any, kind: Any, where: str) -> Any:
@@ -107,7 +112,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 def _fit(value: Any, kind: Any) -> Any:  # noqa: PLR0911
     origin = typing.get_origin(kind)
     if origin is Literal:
-        return value if value in typing.get_args(kind) else _NO_FIT
+        return next((name for name in typing.get_args(kind) if _is_word(value, name)), _NO_FIT)
     if origin is tuple:
         item = typing.get_args(kind)[0]
         if not isinstance(value, list | tuple):
@@ -125,6 +130,11 @@ def _fit(value: Any, kind: Any) -> Any:  # noqa: PLR0911
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # 1e3
     return value if isinstance(value, kind) else _NO_FIT
+
+
+def _is_word(value: Any, name: object) -> bool:
+    """Whether ``value`` is ``name``, also where a word such as ``"32"`` was read as a number."""
+    return value == name or (type(value) is int and str(value) == name)
 
 
 def _as_float(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,29 +41,37 @@ class RunFolder:
 
     Args:
         path: The folder.
+        environment: What ``environment.json`` says. (default: nothing)
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, environment: dict[str, Any] | None = None) -> None:
+        self.path, self.environment = path, environment or {}
 
-    def open(self, config: Config, environment: dict[str, Any], resume: bool) -> None:
-        """Creates the folder, or with ``resume`` checks that it holds the same experiment."""
+    def check(self, config: Config, resume: bool) -> None:
+        """Whether the folder is new or, with ``resume``, holds the same experiment."""
         config_file = self.path / "config.json"
-        if config_file.exists():
+        try:
+            known, entries = config_file.exists(), _entries(self.path)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        if known:
             self._check_same(config, config_file, resume)
-        elif self.path.exists() and any(entry.name != ".lock" for entry in _entries(self.path)):
+        elif any(not _is_draft(entry.name) for entry in entries):
             raise RunFolderError(
                 f"{self.path} is not empty and holds no run; choose another folder with --output"
             )
+
+    def describe(self, config: Config) -> None:
+        """Writes what is run, and with what, unless that is written; removes unfinished drafts."""
+        contents = {"config.json": config.as_dict(), "environment.json": plain(self.environment)}
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not config_file.exists():
-                write_atomically(config_file, as_json(config.as_dict()) + "\n")
-                write_atomically(self.path / "environment.json", as_json(plain(environment)) + "\n")
+            for draft in self.path.rglob(".*.tmp"):  # of a process that was killed
+                draft.unlink(missing_ok=True)
+            for name, content in contents.items():
+                if not (self.path / name).exists():
+                    write_atomically(self.path / name, as_json(content) + "\n")
         except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be written: {error}; choose another folder with --output"
-            ) from error
+            raise _unwritable(self.path, error) from error
 
     def _check_same(self, config: Config, config_file: Path, resume: bool) -> None:
         if not resume:
@@ -75,6 +83,8 @@ class RunFolder:
             before = json.loads(config_file.read_text())
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{config_file} is damaged ({error}); restore it") from error
+        if not isinstance(before, dict):
+            raise RunFolderError(f"{config_file} is damaged ({before!r}); restore it")
         changed = sorted(_differences(before, config.as_dict()))
         if changed:
             raise RunFolderError(
@@ -82,16 +92,14 @@ class RunFolder:
                 "resume with the same one, or choose another folder with --output"
             )
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps a second process out of the folder."""
-        self._make()
+        """Creates the folder and keeps a second process out of it."""
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a")
         except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be written: {error}; choose another folder with --output"
-            ) from error
+            raise _unwritable(self.path, error) from error
         with lock:
             if fcntl is not None:
                 try:
@@ -102,14 +110,6 @@ class RunFolder:
                         "folder with --output"
                     ) from error
             yield
-
-    def _make(self) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be created: {error}; choose another folder with --output"
-            ) from error
 
     def metrics(self, run: Run) -> MetricsFile:
         return MetricsFile(self.path / run.name / "metrics.jsonl")
@@ -146,9 +146,16 @@ class MetricsFile:
                 f"{self.path} has {len(lines)} lines, the checkpoint knows of {count}; restore it, "
                 "or train into another folder"
             )
+        try:
+            evaluations = [Evaluation.from_dict(json.loads(line)) for line in lines]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.path} is damaged ({error}); nothing was changed: restore it, or train into "
+                "another folder"
+            ) from error
         write_atomically(self.path, "".join(f"{line}\n" for line in lines))
         self._file = self.path.open("a")
-        return [Evaluation.from_dict(json.loads(line)) for line in lines]
+        return evaluations
 
     def append(self, evaluation: Evaluation) -> None:
         if self._file is None:
@@ -163,12 +170,22 @@ class MetricsFile:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # append has said what is wrong
+                self._file.close()
             self._file = None
 
 
 def _entries(path: Path) -> list[Path]:
-    return list(path.iterdir()) if path.is_dir() else [path]
+    return list(path.iterdir()) if path.is_dir() else []
+
+
+def _is_draft(name: str) -> bool:
+    """Whether a file can be there before ``config.json`` is."""
+    return name == ".lock" or (name.startswith(".config.json.") and name.endswith(".tmp"))
+
+
+def _unwritable(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(f"{path} cannot be written: {error}; choose another folder with --output")
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

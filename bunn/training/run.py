@@ -19,9 +19,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from bunn.data import GraphDataset
 from bunn.data.transforms import DiskCache
+from bunn.files import plain
 from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
 from bunn.training.config import Config
 from bunn.training.device import Device
+from bunn.training.divergence import NonFiniteLossError, suspects
 from bunn.training.feed import Feed, Inputs
 from bunn.training.models import MODELS
 from bunn.training.objective import Objective
@@ -46,10 +48,6 @@ class Gradients(NamedTuple):
 Epoch = Generator[Output | Gradients, Tensor, None]
 
 
-class NonFiniteLossError(RuntimeError):
-    """A loss that is no number: the run stops before it does more harm."""
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What is known after an evaluation; one line of ``metrics.jsonl``.
@@ -69,18 +67,19 @@ class Evaluation:
     metrics: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "step": self.step,
-            "lr": self.lr,
-            "loss": self.loss,
-            **self.metrics,
-        }
+        """Plain values; a metric that is no number becomes a word, which JSON can hold."""
+        values: dict[str, Any] = plain(
+            {"epoch": self.epoch, "step": self.step, "lr": self.lr, "loss": self.loss}
+            | self.metrics
+        )
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Evaluation:
-        metrics = {part: values[part] for part in PARTS if part in values}
-        return cls(values["epoch"], values["step"], values["lr"], values["loss"], metrics)
+        """The evaluation that :meth:`as_dict` wrote."""
+        metrics = {part: float(values[part]) for part in PARTS if part in values}
+        lr, loss = float(values["lr"]), float(values["loss"])
+        return cls(values["epoch"], values["step"], lr, loss, metrics)
 
 
 class Run:
@@ -116,7 +115,8 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.entropy)
             self.model = build_model(config, dataset).to(self.device, dtype)
-        self.optimizer = build_optimizer(config.optimizer, self.model)
+        fused = config.training.precision != "16-mixed"
+        self.optimizer = build_optimizer(config.optimizer, self.model, fused)
         self.schedule = build_schedule(
             config.schedule,
             self.optimizer,
@@ -172,7 +172,6 @@ class Run:
                 self.precision.unscale_gradients(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
             self.precision.optimizer_step(self.optimizer)
-            self.optimizer.zero_grad()
             self.step += 1
         if self.device.type != "cpu":
             self._check(losses, self.step - len(losses) + 1)
@@ -223,42 +222,17 @@ class Run:
             self.waited += 1
 
     def _check(self, losses: list[Tensor], first_step: int) -> None:
-        """Stops at a loss that is not finite, with what can be said of the parameters."""
+        """Stops at a loss that is not finite, with what can be said of it."""
         for offset, loss in enumerate(torch.stack(losses).tolist()):  # waits for the device once
             if math.isfinite(loss):
                 continue
             raise NonFiniteLossError(
                 f"the loss of {self.name} is {loss} at step {first_step + offset} (epoch "
-                f"{self.epoch + 1}); {self._suspects()}. Lower optimizer.lr (now "
-                f"{self.optimizer.param_groups[0]['lr']:g}), set optimizer.clip=1, or use "
-                "training.precision=32 or 64; the last checkpoint is from before this epoch"
+                f"{self.epoch + 1}); {suspects(self.model, self.optimizer)}. Lower optimizer.lr "
+                f"(now {self.optimizer.param_groups[0]['lr']:g}), set optimizer.clip=1, or use "
+                "training.precision=32 or 64. A checkpoint, if there is one, is from before this "
+                "epoch"
             )
-
-    def _suspects(self) -> str:
-        """The groups and parameters that are no longer finite, or else the largest gradient."""
-        groups = {
-            id(parameter): group["name"]
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-        }
-        broken, largest, where = [], -1.0, ("", "")
-        for name, parameter in self.model.named_parameters():
-            place = (str(groups[id(parameter)]), name)
-            values = [parameter.detach()]
-            if parameter.grad is not None:
-                values.append(parameter.grad)
-            if not all(bool(value.isfinite().all()) for value in values):
-                broken.append(place)
-            elif (size := float(values[-1].abs().max()) if parameter.numel() else 0.0) > largest:
-                largest, where = size, place
-        if broken:
-            group, name = broken[0]
-            others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-            return f"in the parameter group {group!r}, {name}{others} is not finite"
-        return (
-            f"all parameters are finite; the largest entry, {largest:.3g}, is in the parameter "
-            f"group {where[0]!r}, {where[1]}"
-        )
 
     def pack(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
         """All that is needed to go on, as tensors by file and plain values."""

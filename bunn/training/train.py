@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bunn.data import DATASETS, GraphDataset, load_dataset
 from bunn.data.transforms import DiskCache
-from bunn.files import copy_atomically
-from bunn.training.checkpoint import Checkpoints, Snapshot
 from bunn.training.config import Config
 from bunn.training.device import Device
-from bunn.training.drive import can_be_stacked, is_small, train_epoch
-from bunn.training.record import MetricsFile, RunFolder, RunFolderError, identity
+from bunn.training.drive import Driver, can_be_stacked, in_step, is_small
+from bunn.training.group import Group
+from bunn.training.record import RunFolder
 from bunn.training.run import Evaluation, Run
 from bunn.training.watch import Progressed, Watcher, ignore
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 
 class InterruptedRunError(RuntimeError):
@@ -83,14 +78,19 @@ def train(
     Raises:
         InterruptedRunError: After Ctrl-C, once all is saved.
     """
-    record = None if folder is None else RunFolder(Path(folder))
+    if not runs or len(set(runs)) < len(runs) or any(min(pair) < 0 for pair in runs):
+        raise ValueError(
+            f"runs={list(runs)}; give at least one pair (split, seed), none of them negative or "
+            "twice"
+        )
+    record = None if folder is None else RunFolder(Path(folder), environment)
+    training = _Training(config, runs, device, data_root, watcher, record, tensorboard, keep)
     if record is None:
-        return _Training(config, runs, device, data_root, watcher, None, tensorboard, keep).train()
+        return training.train()
+    record.check(config, resume)  # before anything is there that was not
     with record.locked():
-        record.open(config, environment or {}, resume)
-        return _Training(
-            config, runs, device, data_root, watcher, record, tensorboard, keep
-        ).train()
+        record.check(config, resume)  # another process may have come first
+        return training.train()
 
 
 class _Training:
@@ -118,37 +118,40 @@ class _Training:
     def train(self) -> list[Outcome]:
         outcomes = []
         with _interruptible() as interrupted:
-            for group in self._groups():
-                outcomes += self._train_group(group, interrupted)
-                for run in group:
+            for runs in self._groups():
+                if self.record is not None:  # now that the runs could be built
+                    self.record.describe(self.config)
+                outcomes += self._train_group(runs, interrupted)
+                for run in runs:
                     self.keep(run)
         return outcomes
 
     def _groups(self) -> Iterator[list[Run]]:
-        """Runs that are trained together; one by one if they are large."""
-        first = self._run(*self.pairs[0])
+        """Runs that are trained together; one by one if they are large or their graphs differ."""
+        runs = (self._run(*pair) for pair in self.pairs)  # built when they are needed
+        first = next(runs)
         together = self.config.training.together
-        if together is None:
-            together = is_small(first) and self.config.training.precision != "16-mixed"
-        if together and can_be_stacked(first):
-            yield [first, *(self._run(*pair) for pair in self.pairs[1:])]
+        if can_be_stacked(first) and (is_small(first) if together is None else together):
+            every = [first, *runs]
+            yield from [every] if in_step(every) else [[run] for run in every]
             return
         yield [first]
-        for pair in self.pairs[1:]:
-            yield [self._run(*pair)]
+        for run in runs:
+            yield [run]
 
     def _run(self, split: int, seed: int) -> Run:
         return Run(self.config, self.data, split, seed, self.device, self.reported, self.cache)
 
     def _train_group(self, runs: list[Run], interrupted: Callable[[], bool]) -> list[Outcome]:
-        group = _Group(runs, self.config, self.device, self.record, self.tensorboard)
+        group = Group(runs, self.config, self.device, self.record, self.tensorboard)
         try:
             group.restore()
+            driver = Driver(runs)
             for run in runs:
                 self._report(run)
             while active := [run for run in runs if not run.finished]:
                 evaluated = [len(run.evaluations) for run in active]
-                train_epoch(active)
+                driver.train_epoch()
                 for run, count in zip(active, evaluated, strict=True):
                     if len(run.evaluations) > count:
                         group.note(run)
@@ -160,7 +163,8 @@ class _Training:
             group.save()
         finally:
             group.close()
-        return [_outcome(run, group.seconds) for run in runs]
+        seconds = group.seconds
+        return [_outcome(run, seconds) for run in runs]
 
     def _interruption_message(self, run: Run) -> str:
         if self.record is None:
@@ -189,116 +193,6 @@ class _Training:
                 run.finished,
             )
         )
-
-
-class _Group:
-    """Runs that are trained together, their files and their clock."""
-
-    def __init__(
-        self,
-        runs: list[Run],
-        config: Config,
-        device: Device,
-        record: RunFolder | None,
-        tensorboard: bool,
-    ) -> None:
-        self.runs, self.config, self.device, self.record = runs, config, device, record
-        self.tensorboard = tensorboard
-        self._seconds, self._started = 0.0, time.monotonic()
-        self._saved_at, self._saved_epoch = time.monotonic(), -1
-        self._files: dict[str, MetricsFile] = {}
-        self._events: dict[str, SummaryWriter] = {}
-        self._checkpoints: Checkpoints | None = None
-        if record is not None:
-            self._checkpoints = Checkpoints(record.checkpoints_of(runs), identity(config, runs))
-
-    @property
-    def seconds(self) -> float:
-        return self._seconds + time.monotonic() - self._started
-
-    def restore(self) -> None:
-        """Goes back to the last checkpoint, or to the start."""
-        self.device.seed(self.runs[0].entropy)
-        snapshot = None if self._checkpoints is None else self._checkpoints.load()
-        for run in self.runs:
-            values = None if snapshot is None else snapshot.values["runs"][run.name]
-            evaluations = self._open(run, 0 if values is None else values["num_evaluations"])
-            if snapshot is not None and values is not None:
-                files = {
-                    kind: snapshot.tensors[f"{run.name}.{kind}"]
-                    for kind in ("last", "best", "optimizer")
-                }
-                run.unpack(files, values, evaluations)
-        if snapshot is not None:
-            self._seconds = snapshot.values["seconds"]
-            self.device.restore(snapshot.tensors["random"], snapshot.values["precision"])
-            self._saved_epoch = max(run.epoch for run in self.runs)
-        self._started = time.monotonic()
-
-    def _open(self, run: Run, count: int) -> list[Evaluation]:
-        if self.record is None:
-            return []
-        file = self._files[run.name] = self.record.metrics(run)
-        try:
-            evaluations = file.restart(count)
-        except OSError as error:
-            raise RunFolderError(f"{file.path} cannot be written: {error}") from error
-        if self.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-
-            folder = self.record.path / "tensorboard" / run.name
-            last = evaluations[-1].epoch if evaluations else 0
-            self._events[run.name] = SummaryWriter(str(folder), purge_step=last + 1)
-        return evaluations
-
-    def note(self, run: Run) -> None:
-        """Writes the latest evaluation down."""
-        latest = run.evaluations[-1]
-        if run.name in self._files:
-            try:
-                self._files[run.name].append(latest)
-            except OSError as error:
-                raise RunFolderError(
-                    f"{self._files[run.name].path} cannot be written: {error}; make room, then go "
-                    "on with --resume: the last checkpoint is whole"
-                ) from error
-        if run.name in self._events:
-            scalars = {"loss": latest.loss, "lr": latest.lr, **latest.metrics}
-            for name, value in scalars.items():
-                self._events[run.name].add_scalar(name, value, latest.epoch)
-
-    def save_when_due(self) -> None:
-        if time.monotonic() - self._saved_at >= self.config.training.checkpoint_seconds:
-            self.save()
-
-    def save(self) -> None:
-        """Writes a checkpoint of all runs, unless there is one of this epoch."""
-        epoch = max(run.epoch for run in self.runs)
-        self._saved_at = time.monotonic()
-        if self._checkpoints is None or self.record is None or epoch == self._saved_epoch:
-            return
-        for file in self._files.values():
-            file.sync()
-        tensors, values = {"random": self.device.random_state()}, {}
-        for run in self.runs:
-            files, values[run.name] = run.pack()
-            tensors |= {f"{run.name}.{kind}": content for kind, content in files.items()}
-        snapshot = Snapshot(
-            tensors,
-            {"runs": values, "seconds": self.seconds, "precision": self.device.precision_state()},
-        )
-        written = self._checkpoints.save(snapshot, f"epoch-{epoch:06d}")
-        self._saved_epoch = epoch
-        for run in self.runs:
-            for kind in ("best", "last"):
-                source = written / f"{run.name}.{kind}.safetensors"
-                copy_atomically(source, self.record.path / run.name / f"{kind}.safetensors")
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        for events in self._events.values():
-            events.close()
 
 
 def _outcome(run: Run, seconds: float) -> Outcome:
