@@ -34,7 +34,7 @@ DATASETS = ("barbell", "clique")
 CONSTANTS = ("base-1", "base-2")
 MODELS = ("mlp", "gcn", "sage", "gat", "gps", "nsd", "bunn")
 QUICK_MODELS = (*CONSTANTS, "mlp", "gcn", "sage", "bunn")
-SEEDS = 5
+SEEDS = 3
 EPOCHS, QUICK_EPOCHS = 500, 100
 #: The fewest layers that reach the other cluster.
 DEPTH = {"barbell": 3, "clique": 1}
@@ -55,7 +55,7 @@ def preset(dataset: str, model: str, epochs: int = EPOCHS) -> Config:
     }
     options: Any
     if model == "bunn":
-        options = BuNNOptions(**plain, act="relu", time=10.0, phi_channels=128)
+        options = BuNNOptions(**plain, act="relu", time=10.0, phi_channels=32, phi_layers=2)
     else:
         options = BASELINES[model].options(**{**plain, "residual": False, **OWN.get(model, {})})
     return Config(
@@ -63,7 +63,7 @@ def preset(dataset: str, model: str, epochs: int = EPOCHS) -> Config:
         model,
         model=options,
         optimizer=Optimizer("adam", lr=1e-3),
-        schedule=Schedule("plateau", patience=max(2, epochs // 100), monitor="loss"),
+        schedule=Schedule("plateau", patience=max(2, epochs // 50), monitor="loss"),
         training=Training(epochs=epochs, batch_size=1, eval_every=5),
     )
 

@@ -51,7 +51,7 @@ class BuNN(nn.Module):
             activation)
         phi: ``"mlp"``, ``"sum"`` or ``"sage"``; or a module, copied for every layer; or a function
             from input and output size to a module. (default: ``"mlp"``)
-        phi_layers: Depth of ``"sum"`` and ``"sage"``. (default: ``1``)
+        phi_layers: Hidden layers of phi. (default: ``1``)
         phi_channels: Width of phi. (default: the network's own)
         shared_phi: Whether all layers use one phi. (default: :obj:`False`)
         phi_before_norm: Whether phi reads the stream before its normalisation. (default:

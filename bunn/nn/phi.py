@@ -30,13 +30,14 @@ class PhiNetwork(nn.Module):
 
 
 class MLPPhi(PhiNetwork):
-    """A two-layer perceptron, blind to the graph.
+    """A perceptron of two layers or more, blind to the graph.
 
     Args:
         in_channels: Size of the input, ``-1`` to infer it.
         out_channels: Map parameters per node, ``num_bundles * num_map_params``.
         hidden_channels: (default: ``out_channels``, at least 32)
         act: The activation, as PyG's resolver takes it. (default: ``"gelu"``)
+        num_layers: The number of hidden layers. (default: ``1``)
     """
 
     def __init__(
@@ -45,15 +46,24 @@ class MLPPhi(PhiNetwork):
         out_channels: int,
         hidden_channels: int | None = None,
         act: str = "gelu",
+        num_layers: int = 1,
     ) -> None:
         super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers={num_layers}; it must be >= 1")
         hidden_channels = hidden_channels or max(32, out_channels)
         self.lin_in = Linear(in_channels, hidden_channels)
         self.act = activation_resolver(act)
+        self.hidden = nn.ModuleList(
+            Linear(hidden_channels, hidden_channels) for _ in range(num_layers - 1)
+        )
         self.lin_out = Linear(hidden_channels, out_channels)
 
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian | None = None) -> Tensor:
-        params: Tensor = self.lin_out(self.act(self.lin_in(x)))
+        x = self.act(self.lin_in(x))
+        for layer in self.hidden:
+            x = self.act(layer(x))
+        params: Tensor = self.lin_out(x)
         return params
 
 
@@ -162,9 +172,9 @@ def phi_factory(
 ) -> PhiFactory:
     """The network called ``phi`` as a function of its input and output sizes."""
     if num_layers < 1:
-        raise ValueError(f"phi_layers={num_layers}; it must be >= 1 (phi='mlp' ignores the graph)")
+        raise ValueError(f"phi_layers={num_layers}; it must be >= 1")
     factories: dict[str, PhiFactory] = {
-        "mlp": lambda i, o: MLPPhi(i, o, hidden_channels, act),
+        "mlp": lambda i, o: MLPPhi(i, o, hidden_channels, act, num_layers),
         "sum": lambda i, o: SumGNNPhi(i, o, hidden_channels, num_layers, act),
         "sage": lambda i, o: SAGEPhi(i, o, hidden_channels, num_layers, dropout, act),
     }
