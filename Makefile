@@ -10,7 +10,7 @@ export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 .PHONY: demo test lint types unit bench docs format clean
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/oversmoothing.py
+	$(BIN)/bunn reproduce synthetic --quick
 
 test: lint types unit
 
@@ -41,4 +41,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis runs report.html

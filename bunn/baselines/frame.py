@@ -15,6 +15,7 @@ from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.baselines.memory import EdgeMemory
 from bunn.baselines.options import FrameOptions
 from bunn.laplacian import Laplacian
 from bunn.nn.block import BuNNBlock
@@ -152,6 +153,7 @@ class GraphModel(nn.Module):
         if pe_channels < 0:
             raise ValueError(f"pe_channels={pe_channels}; it must be >= 0")
         self.options, self.pooling, self.pe_channels = options, pooling, pe_channels
+        self._memory = EdgeMemory()
         self.in_channels, self.out_channels = in_channels, out_channels
         hidden = options.hidden_channels
         self.pe_encoder: nn.Module | None = None
@@ -202,15 +204,7 @@ class GraphModel(nn.Module):
                 f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
                 f"{n} nodes"
             )
-        # Plain 64-bit indices: torch_geometric.EdgeIndex would carry its own bookkeeping along.
-        edge_index, dtype = (
-            edge_index.as_subclass(Tensor).long(),
-            next(self.head.parameters()).dtype,
-        )
-        if edge_weight is not None:
-            edge_weight = edge_weight.to(dtype)
-        first = cast(GraphModule, self.blocks[0])
-        edge_index, edge_weight = first.prepare(edge_index, edge_weight, n, dtype)
+        edge_index, edge_weight = self._prepared(edge_index, edge_weight, n)
         x = self._encode(x, pe)
         for block in self.blocks:
             x = block(x, edge_index, edge_weight, batch)
@@ -219,6 +213,22 @@ class GraphModel(nn.Module):
             x = POOLINGS[self.pooling](x, batch, batch_size)
         out: Tensor = self.head(x)
         return out
+
+    def _prepared(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """The edges as the blocks read them; those of an unweighted graph are remembered."""
+        first, dtype = cast(GraphModule, self.blocks[0]), next(self.head.parameters()).dtype
+
+        def prepare() -> tuple[Tensor, Tensor | None]:
+            # Plain 64-bit indices: torch_geometric.EdgeIndex would carry its bookkeeping along.
+            plain = edge_index.as_subclass(Tensor).long()
+            weight = None if edge_weight is None else edge_weight.to(dtype)
+            return first.prepare(plain, weight, num_nodes, dtype)
+
+        if edge_weight is not None or torch.compiler.is_compiling():
+            return prepare()
+        return self._memory.get(edge_index, (num_nodes, dtype), prepare)
 
     def _encode(self, x: Tensor, pe: Tensor | None) -> Tensor:
         if pe is not None and self._linear_encoder:

@@ -82,6 +82,7 @@ def reproduce(
             results=results or (runs / "quick" if quick else Path("results")),
             command=command_line(),
         )
+        ensure_writable(request.runs, "--runs")
         ensure_writable(request.results / name, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
             run_jobs(jobs_of(request), jobs or request.default_workers, display)

@@ -8,6 +8,7 @@ the model, or for several runs at once by one stacked call.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -182,8 +183,13 @@ class Run:
             metrics = yield from self._evaluate()
             loss_mean = float(torch.stack(losses).double().mean())
             self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
+        self._advance_schedule(evaluated)
+
+    def _advance_schedule(self, evaluated: bool) -> None:
         if not isinstance(self.schedule, ReduceLROnPlateau):
-            self.schedule.step()
+            with warnings.catch_warnings():  # in float16 a first step may be passed over
+                warnings.filterwarnings("ignore", r".*`lr_scheduler.step\(\)` before", UserWarning)
+                self.schedule.step()
         elif evaluated:
             latest = self.evaluations[-1]
             monitor = self.config.schedule.monitor

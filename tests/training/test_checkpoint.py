@@ -173,13 +173,13 @@ def test_a_damaged_file_is_found_and_nothing_is_touched(damage, name, tmp_path):
 def test_advice_that_would_not_help_is_not_given(tmp_path):
     save(tmp_path, 1)
     (tmp_path / "epoch-000001" / "values.json").unlink()
-    with pytest.raises(CheckpointError, match="values.json is missing; .*: restore it"):
+    with pytest.raises(CheckpointError, match=r"values\.json is missing; .*: restore it"):
         Checkpoints(tmp_path, "me").load()
     shutil.copy(tmp_path / "last.json", tmp_path / "previous.json")  # both name the same one
-    with pytest.raises(CheckpointError, match="values.json is missing; .*: restore it"):
+    with pytest.raises(CheckpointError, match=r"values\.json is missing; .*: restore it"):
         Checkpoints(tmp_path, "me").load()
     (tmp_path / "previous.json").write_text("{")
-    with pytest.raises(CheckpointError, match="values.json is missing; .*: restore it"):
+    with pytest.raises(CheckpointError, match=r"values\.json is missing; .*: restore it"):
         Checkpoints(tmp_path, "me").load()
 
 
@@ -192,7 +192,8 @@ def test_advice_that_would_not_help_is_not_given(tmp_path):
         ("\0\0\0", "is damaged"),
         ('{"format": "bunn-checkpoint", "version": 1}', "is damaged"),
         (
-            '{"format": "bunn-checkpoint", "version": 1, "identity": "me", "folder": "", "files": {}}',
+            '{"format": "bunn-checkpoint", "version": 1, "identity": "me", "folder": "", '
+            '"files": {}}',
             "is damaged",
         ),
         ("{}", "no checkpoint of this version of bunn (format=None, version=None)"),

@@ -233,11 +233,11 @@ def test_options_that_contradict_themselves(section, options, message):
 
 
 def test_sections_of_another_type():
-    with pytest.raises(ConfigError, match="data is a ClusterOptions; .*pass a BoardOptions"):
+    with pytest.raises(ConfigError, match=r"data is a ClusterOptions; .*pass a BoardOptions"):
         Config("minesweeper-board", data=ClusterOptions())
-    with pytest.raises(ConfigError, match="model is a BuNNOptions; .*architecture='mlp'"):
+    with pytest.raises(ConfigError, match=r"model is a BuNNOptions; .*architecture='mlp'"):
         Config("barbell", "mlp", model=BuNNOptions())
-    with pytest.raises(ConfigError, match="training is a dict; .*pass a Training"):
+    with pytest.raises(ConfigError, match=r"training is a dict; .*pass a Training"):
         Config("barbell", training={"epochs": 3})
 
 

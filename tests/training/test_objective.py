@@ -203,9 +203,9 @@ def test_losses_are_computed_in_full_precision(dtype):
         assert objective.loss(output, target).dtype == wide
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # there is one class only
-            metric = objective.metric()
-            metric.update(*objective.prepared(output, target))
-            metric.compute()
+            measure = objective.metric()
+            measure.update(*objective.prepared(output, target))
+            measure.compute()
 
 
 def test_what_is_better():

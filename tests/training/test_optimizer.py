@@ -76,7 +76,7 @@ def test_warm_up_then_cosine(warmup):
     ]
     seen = rates(Schedule("cosine", warmup=warmup), 12)
     assert seen == pytest.approx(expected)
-    assert 0 < min(seen)
+    assert min(seen) > 0
     if warmup < 12:
         assert seen[warmup] == 0.5  # the whole rate, once
 

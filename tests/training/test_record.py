@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     for owner, name in ((os, "mkdir"), (os, "replace"), (Path, "exists")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, refuse)
-            with pytest.raises(RunFolderError, match="cannot be written: .*Permission denied"):
+            with pytest.raises(RunFolderError, match=r"cannot be written: .*Permission denied"):
                 train(config, folder=tmp_path / name, device="cpu")
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bunn.data import Task, load_dataset
+from bunn.data import Split, Task, load_dataset
 from bunn.training import Config, NonFiniteLossError, Outcome, Run, train
 from bunn.training.device import Device
 from bunn.training.divergence import suspects
@@ -159,15 +159,13 @@ def test_the_best_epoch_is_selected_and_its_weights_are_kept(dataset, tmp_path):
         with torch.no_grad():
             for part in ("val", "test"):
                 graphs = getattr(data.split(0), part)
-                outputs = [model(graph.x, graph.edge_index) for graph in graphs]
+                batch = graphs.collate(torch.arange(len(graphs)))
+                output = model(batch.x, batch.edge_index)
                 if smaller:
-                    pairs = zip(outputs, graphs, strict=True)
-                    errors = [(output - graph.y).square().mean() for output, graph in pairs]
-                    expected = torch.stack(errors).mean().item()
+                    expected = (output - batch.y).square().mean().item()
                 else:
-                    mask = graphs[0][f"{part}_mask"]
-                    scores = outputs[0][mask, 0].numpy()
-                    expected = roc_auc(scores, graphs[0].y[mask].numpy())
+                    mask = batch[f"{part}_mask"]
+                    expected = roc_auc(output[mask, 0].numpy(), batch.y[mask].numpy())
                 assert evaluation.metrics[part] == pytest.approx(expected, rel=1e-4)
 
 
@@ -220,7 +218,7 @@ def test_clipping(together):
 
 def test_precisions():
     seen, dtypes = {}, {}
-    for precision in ("32", "64", "bf16-mixed", "16-mixed"):
+    for precision in ("32", "64", "bf16-mixed"):
         training = {"precision": precision, "epochs": 3}
 
         def keep(run, precision=precision):
@@ -229,11 +227,24 @@ def test_precisions():
         outcome = outcome_of(tiny(optimizer={"clip": 1.0}, training=training), keep=keep)
         seen[precision] = values(outcome)
     assert dtypes["64"] == {torch.float64}
-    assert dtypes["32"] == dtypes["bf16-mixed"] == dtypes["16-mixed"] == {torch.float32}
+    assert dtypes["32"] == dtypes["bf16-mixed"] == {torch.float32}
     assert seen["64"] == pytest.approx(seen["32"], rel=1e-3)
     assert seen["bf16-mixed"] == pytest.approx(seen["32"], rel=0.1)
     assert seen["bf16-mixed"] != seen["32"]
-    assert seen["16-mixed"] == pytest.approx(seen["32"], rel=0.1)
+
+
+@pytest.mark.parametrize("batch_size", [1, None])
+def test_float16_scales_its_loss(batch_size):
+    """The first steps overflow and are passed over, with no word about it."""
+    training = {"precision": "16-mixed", "epochs": 8, "batch_size": batch_size}
+    optimizer = {"lr": 0.05, "clip": 1.0}
+    config = tiny(optimizer=optimizer, schedule={"name": "cosine"}, training=training)
+    outcome = outcome_of(config)
+    losses = [evaluation.loss for evaluation in outcome.evaluations]
+    assert losses[-1] < losses[0]
+    full = outcome_of(config.override(["training.precision=32"]))
+    assert losses[-1] != full.evaluations[-1].loss
+    assert outcome_of(config).evaluations == outcome.evaluations
 
 
 KINDS = {
@@ -247,15 +258,15 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS), ids="-".join)
-@pytest.mark.parametrize("batch_size", [None, 3, 1])
+@pytest.mark.parametrize("batch_size", [None, 3])
 def test_every_kind_of_task_is_learned(kind, batch_size, monkeypatch):
     task = Task(*kind)
     assert (task.metric, task.kind) in METRICS
     molecules(monkeypatch, task)
-    training = {"epochs": 12, "batch_size": batch_size}
-    outcome = outcome_of(
-        tiny("molecules", optimizer={"lr": 0.02}, model={"num_layers": 1}, training=training)
-    )
+    training = {"epochs": 6, "batch_size": batch_size}
+    optimizer, model = {"lr": 0.03}, {"num_layers": 1}
+    config = tiny("molecules", optimizer=optimizer, model=model, training=training)
+    outcome = outcome_of(config)
     assert outcome.evaluations[-1].loss < outcome.evaluations[0].loss
     assert all(math.isfinite(value) for value in values(outcome))
 
@@ -322,14 +333,9 @@ def test_data_that_is_no_number(monkeypatch):
     data = citations(monkeypatch)
     graph = data.split(0).train[0]
     graph.x[0] = math.nan
-    spoiled = dataclasses.replace(
-        data,
-        make_split=lambda index: dataclasses.replace(
-            data.make_split(index), **dict.fromkeys(("train", "val", "test"), [graph])
-        ),
-    )
+    spoiled = dataclasses.replace(data, make_split=lambda index: Split([graph], [graph], [graph]))
     run = Run(tiny("citations", "mlp"), spoiled, 0, 0, Device("cpu", "32"))
-    with pytest.raises(NonFiniteLossError, match="at step 1 .*all parameters are finite"):
+    with pytest.raises(NonFiniteLossError, match=r"at step 1 .*all parameters are finite"):
         Driver([run]).train_epoch()
 
 

@@ -1,4 +1,4 @@
-"""Experiments that take milliseconds, datasets made up for the tests, and what a run left behind."""
+"""Experiments that take milliseconds, made-up datasets, and what a run left behind."""
 
 from __future__ import annotations
 
