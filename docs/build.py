@@ -14,7 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
-VERDICTS = ROOT / "results" / "theory" / "verify.json"
+RESULTS = ROOT / "results"
+VERDICTS = RESULTS / "theory" / "verify.json"
 PAGE = ROOT / "docs" / "theory.md"
 RELATIONS = {"<=": "≤", ">=": "≥"}
 
@@ -82,10 +83,39 @@ def draw() -> None:
             save(value, FIGURES / f"diagnostics-{stem}.svg")
 
 
+def draw_results() -> None:
+    """The figures of the experiments, from their result files."""
+    from bunn.experiments.pictures import bundle_figure  # noqa: PLC0415
+    from bunn.experiments.plots import depth_figure, strokes_for  # noqa: PLC0415
+    from bunn.experiments.published import PUBLISHED  # noqa: PLC0415
+    from bunn.experiments.results import read_results  # noqa: PLC0415
+    from bunn.theory.drawing import save  # noqa: PLC0415
+
+    results = read_results(RESULTS)
+    bundles = [result for result in results if "bundle" in result.extra]
+    if bundles:
+        save(bundle_figure(bundles), FIGURES / "synthetic.svg")
+    trees = [result for result in results if result.experiment == "neighborsmatch"]
+    if trees:
+        printed = [entry.model for entry in PUBLISHED if entry.experiment == "neighborsmatch"]
+        strokes = strokes_for([*printed, *(result.model for result in trees)])
+        save(depth_figure(trees, strokes, named=True), FIGURES / "neighborsmatch.svg")
+
+
+def refresh_tables() -> None:
+    """The tables of all pages, from the result files."""
+    from bunn.experiments.embedding import refresh  # noqa: PLC0415
+
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        refresh(path, RESULTS)
+
+
 def main() -> None:
     measure()
     PAGE.write_text(page(PAGE.read_text(), json.loads(VERDICTS.read_text())))
     draw()
+    draw_results()
+    refresh_tables()
 
 
 if __name__ == "__main__":

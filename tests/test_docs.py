@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bunn
+from bunn.experiments.embedding import is_current
 from bunn.theory import CLAIMS
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,11 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
         if "://" not in target.replace("\n", ""):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tables_are_those_of_the_result_files(page):
+    assert is_current(page, ROOT / "results")
 
 
 def test_benchmark_page_is_current():

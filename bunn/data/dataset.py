@@ -210,6 +210,7 @@ class DatasetSpec:
         files: What must be there, relative to the data root.
         download: Brings the files to their places below a folder. (default: nothing to bring)
         reported_part: The part whose metric the literature reports. (default: ``"test"``)
+        transductive: Whether all parts are nodes of one graph. (default: :obj:`False`)
     """
 
     name: str
@@ -222,6 +223,7 @@ class DatasetSpec:
     files: tuple[str, ...] = ()
     download: Callable[[Path], object] | None = None
     reported_part: str = "test"
+    transductive: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):

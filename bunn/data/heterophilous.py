@@ -98,6 +98,7 @@ def _spec(name: str, task: Task, size: str) -> DatasetSpec:
         NoOptions,
         (_file(name),),
         partial(_build, name),
+        transductive=True,
     )
 
 
@@ -112,6 +113,7 @@ def _small_spec(name: str, size: str) -> DatasetSpec:
         NoOptions,
         (_small_file(name),),
         partial(_download_small, name),
+        transductive=True,
     )
 
 

@@ -150,5 +150,6 @@ SPECS = (
         "generated",
         lambda options, root: minesweeper_board(options),
         BoardOptions,
+        transductive=True,
     ),
 )

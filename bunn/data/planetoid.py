@@ -46,6 +46,7 @@ def _spec(name: str, size: str) -> DatasetSpec:
         NoOptions,
         _files(name),
         partial(_build, name),
+        transductive=True,
     )
 
 

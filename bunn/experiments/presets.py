@@ -42,6 +42,7 @@ def find_preset(dataset: str, model: str, name: str | None = None) -> tuple[str,
 
 def _default(dataset: str, model: str) -> Config:
     """A reasonable start: full batch for one graph, mini-batches for many."""
-    transductive = DATASETS[dataset].task.level == "node" and DATASETS[dataset].files
-    training = Training(epochs=1000, patience=200) if transductive else Training(100, batch_size=32)
+    many = Training(epochs=100, batch_size=32)
+    one = Training(epochs=1000, patience=200)
+    training = one if DATASETS[dataset].transductive else many
     return Config(dataset, model, optimizer=Optimizer("adamw", lr=1e-3), training=training)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -10,6 +11,10 @@ from lightning.fabric.plugins import DoublePrecision, MixedPrecision
 from lightning.fabric.plugins import Precision as FullPrecision
 
 from bunn.training.checkpoint import Tensors
+
+# Lightning advises on matrix precision whenever it sees a GPU; that is the user's to choose.
+for _name in ("lightning.fabric", "lightning.pytorch"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -263,6 +263,7 @@ def test_bad_inputs(variant):
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*torch-scatter.*:UserWarning")  # advice of PyG on a GPU
 @every_variant
 def test_cuda_equals_cpu_alone_and_stacked(variant):
     models = [livened(build(variant)).double() for _ in range(2)]

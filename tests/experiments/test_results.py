@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import bunn
 from bunn.experiments.environment import environment, git_commit
-from bunn.files import WIDTH, as_json, write_atomically
 from bunn.experiments.results import METRICS, Result, read_results
+from bunn.files import WIDTH, as_json, write_atomically
 from tests.experiments.samples import sample, with_curves
 
 #: What the file of every result holds.
