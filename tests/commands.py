@@ -1,7 +1,8 @@
 """The real command line, in processes of its own that a test may signal and kill.
 
 A process is started cold, as a shell starts it; or, since importing torch takes seconds, forked
-from one that has imported torch and the like, nothing of bunn: ``python -m tests.commands``.
+from one that has imported torch and the like, and of bunn what needs no extras: ``python -m
+tests.commands``.
 """
 
 from __future__ import annotations
@@ -21,35 +22,30 @@ from typing import Any, Self
 
 ROOT = Path(__file__).parent.parent
 PYTHON = [sys.executable, "-W", "ignore::DeprecationWarning"]
-#: What bunn imports, and what takes long in it.
+#: What takes long to import.
 LIBRARIES = (
     *("torch", "torch_geometric.nn", "torch_geometric.datasets", "torch_geometric.transforms"),
     *("lightning.fabric", "torchmetrics", "safetensors.torch", "matplotlib.figure", "typer"),
-    *("rich.progress", "rich.table", "scipy.sparse.linalg"),
+    *("rich.progress", "rich.table", "scipy.sparse.linalg", "pydantic"),
+    *("bunn", "bunn.baselines", "bunn.data.transforms", "bunn.theory"),
 )
 #: Seconds after which a process or a condition is given up; a busy machine is slow.
-PATIENCE = 240.0
+PATIENCE = 120.0
 
 Finished = subprocess.CompletedProcess[str]
 
 
-def cold(arguments: tuple[str, ...], before: str = "") -> list[str]:
-    """What to execute for ``bunn ARGUMENTS``, after a line of Python if there is one."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {before}\n"
-    code += "from bunn.__main__ import main; main()"
-    return [*PYTHON, "-c", code, *arguments]
-
-
 def run(*arguments: str, cwd: Path, before: str = "", **environment: str) -> Finished:
     """``bunn ARGUMENTS`` in a new process, after a line of Python if there is one."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {before}\n"
+    code += "from bunn.__main__ import main; main()"
     return subprocess.run(
-        cold(arguments, before),
+        [*PYTHON, "-c", code, *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
         check=False,
         env={**os.environ, **environment},
-        timeout=PATIENCE,
     )
 
 
@@ -74,12 +70,18 @@ class Command:
     def __init__(self, warm: Warm, pid: int, output: Path) -> None:
         self.warm, self.pid, self.output = warm, pid, output
         self.returncode: int | None = None
+        self.stopped = False
 
     def poll(self) -> int | None:
         """Its exit code, minus the signal that ended it; :obj:`None` as long as it lives."""
         if self.returncode is None:
-            self.returncode = self.warm.ask({"poll": self.pid})
+            self.returncode, self.stopped = self.warm.ask({"poll": self.pid})
         return self.returncode
+
+    def wait_for_stop(self) -> None:
+        """Waits until it has stopped itself, by SIGSTOP."""
+        wait_until(lambda: self.poll() is not None or self.stopped)
+        assert self.stopped, "it ended without stopping"
 
     def signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
@@ -96,7 +98,7 @@ class Command:
 
 
 class Warm:
-    """A process that has imported the libraries that bunn imports, and forks to run a command.
+    """A process that has imported what takes long, and forks to run a command.
 
     Args:
         environment: Variables of all commands.
@@ -154,14 +156,21 @@ def serve() -> dict[str, Any] | None:
     for line in sys.stdin:
         question = json.loads(line)
         if "poll" in question:
-            pid, status = os.waitpid(question["poll"], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
+            answer = state(question["poll"])
         else:
-            answer = os.fork()
-            if answer == 0:
+            answer = pid = os.fork()
+            if pid == 0:
                 return question
         print(json.dumps(answer), flush=True)
     return None
+
+
+def state(pid: int) -> tuple[int | None, bool]:
+    """The exit code of a process that has ended, and whether one that has not just stopped."""
+    found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+    if not found or os.WIFSTOPPED(status):
+        return None, bool(found)
+    return os.waitstatus_to_exitcode(status), False
 
 
 def become(question: dict[str, Any]) -> None:

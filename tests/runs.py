@@ -8,7 +8,7 @@ from typing import Any
 
 #: A barbell of two triangles, a narrow model, one core: an epoch takes milliseconds.
 SMALL = (
-    "data.cluster_size=3",
+    *("data.cluster_size=3", "training.eval_every=1"),
     *("data.num_train=4", "data.num_val=2", "data.num_test=2"),
     *("model.hidden_channels=8", "model.num_layers=1", "model.phi_channels=8"),
 )

@@ -1,25 +1,13 @@
 """The real command line, run as a user runs it."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import bunn
 from bunn.theory import CLAIMS, Report
 from bunn.theory.report import summary_lines
-
-ROOT = Path(__file__).parent.parent
-
-
-def run(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
-    """``bunn ARGUMENTS``, after a line of Python if there is one."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {before}\n"
-    code += "from bunn.__main__ import main; main()"
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+from tests.commands import run
 
 
 def test_verify_prints_one_line_per_claim(tmp_path):

@@ -108,6 +108,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher) -> list[Any]:
     with executor, _counted_interrupts() as asked:
         with _born_deaf():
             futures = [executor.submit(_work, job) for job in jobs]
+            # The pool would not notice the death of the process it started last, until it wakes.
+            executor.submit(int)
         _watch(executor, futures, line, watcher, asked)
         return _results(futures)
 
