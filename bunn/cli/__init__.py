@@ -1,6 +1,7 @@
 """The command line: it reads arguments and prints; what it runs is elsewhere.
 
-Every command imports what it needs when it is called, so that ``bunn --help`` is there at once.
+Every command imports what it needs when it is called: listing datasets does not wait for what
+training needs.
 """
 
 from __future__ import annotations

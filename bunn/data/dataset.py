@@ -248,6 +248,7 @@ class DatasetSpec:
             raise MissingDataError(
                 f"dataset={self.name!r}; {reason or 'its files are not under the data root'}; "
                 f"expected at {', '.join(map(str, missing))}; get them from {self.source}, or, "
-                f"where the net is reachable, with load_dataset({self.name!r}, download=True); or "
-                "name the folder that has them with root=... or $BUNN_DATA"
+                f"where the net is reachable, with `bunn datasets --download {self.name}` or "
+                f"load_dataset({self.name!r}, download=True); or name the folder that has them "
+                "with --data-root, root=... or $BUNN_DATA"
             )

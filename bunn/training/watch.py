@@ -110,7 +110,7 @@ class LiveDisplay:
 
 def _state(progressed: Progressed) -> str:
     if math.isnan(progressed.loss):
-        return ""
+        return "done" if progressed.finished else ""
     return (
         f"step {progressed.step}  loss {progressed.loss:.4g}  {progressed.metric} "
         f"{progressed.val:.4f} (best {progressed.best:.4f}, test {progressed.test:.4f})"
