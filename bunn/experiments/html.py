@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from bunn.experiments.cells import NOT_RUN, Cell
+from bunn.experiments.pictures import bundle_figure
 from bunn.experiments.plots import curve_figure, depth_figure, legend, strokes_for, svg
 from bunn.experiments.published import MODEL_TITLES, PUBLISHED
 from bunn.experiments.results import METRICS, Result
@@ -160,6 +161,11 @@ def _plots(results: Sequence[Result], experiment: str) -> str:
         plot = depth_figure(results, strokes)
         label = "Accuracy against depth, measured and published; the table above has the numbers"
         parts += [legend(models, strokes), _figure(svg(plot, f"{experiment}-depth", label))]
+    bundles = [result for result in results if "bundle" in result.extra]
+    if bundles:
+        label = "Learned bundles: the angle of every node's map, coloured by cluster"
+        picture = svg(bundle_figure(bundles), f"{experiment}-bundle", label)
+        parts += ["<h3>The learned bundles</h3>", _figure(picture)]
     columns = dict.fromkeys(Column(result.dataset, result.metric) for result in results)
     drawn = []
     for column in columns:

@@ -24,8 +24,9 @@ CLUSTERS = (BLUE, ORANGE)
 def bundle_figure(results: Sequence[Result]) -> Figure:
     """The learned bundles of BuNNs on the synthetic tasks, a row of panels for each.
 
-    On the left the graph, with a hand at every node that is turned by the angle of its map in the
-    first layer; on the right the angles of all layers against the node's feature.
+    On the left the graph, with a hand at every node that is turned by the angle of its map, in the
+    layer whose maps tell the clusters apart best; on the right the angles of all layers against the
+    node's feature.
 
     Args:
         results: With ``extra["bundle"]``: ``angles`` ``(layers, n)``, ``cluster`` and ``x``
@@ -36,12 +37,21 @@ def bundle_figure(results: Sequence[Result]) -> Figure:
         bundle = result.extra["bundle"]
         angles = torch.tensor(bundle["angles"])
         colours = [CLUSTERS[index] for index in bundle["cluster"]]
-        _draw_hands(panels[2 * row], result.dataset, angles[0], colours)
+        layer = _most_telling(angles, torch.tensor(bundle["cluster"]))
+        title = f"{result.dataset}: maps of layer {layer + 1} of {len(angles)}"
+        _draw_hands(panels[2 * row], title, result.dataset, angles[layer], colours)
         _draw_angles(panels[2 * row + 1], bundle["x"], angles, colours)
     return figure
 
 
-def _draw_hands(ax: Axes, dataset: str, angle: Tensor, colours: list[str]) -> None:
+def _most_telling(angles: Tensor, cluster: Tensor) -> int:
+    """The layer in which the mean hands of the two clusters are furthest apart."""
+    hands = torch.stack([angles.cos(), angles.sin()], dim=-1)
+    means = [hands[:, cluster == side].mean(1) for side in (0, 1)]
+    return int((means[0] - means[1]).norm(dim=-1).argmax())
+
+
+def _draw_hands(ax: Axes, title: str, dataset: str, angle: Tensor, colours: list[str]) -> None:
     graph = load_dataset(dataset).split(0).test[0]
     position = _layout(dataset, len(colours))
     draw_edges(ax, graph.edge_index, position, colors="#DDDDDD", linewidths=0.6)
@@ -53,12 +63,15 @@ def _draw_hands(ax: Axes, dataset: str, angle: Tensor, colours: list[str]) -> No
         angle.cos().tolist(),
         angle.sin().tolist(),
         color=colours,
-        scale=11,
+        angles="xy",
+        scale_units="xy",
+        scale=2.2,
         width=0.008,
         zorder=3,
     )
-    ax.margins(0.16)
-    ax.set_title(f"{dataset}: maps of the first layer", fontsize=10, loc="left")
+    ax.set_xlim(min(x) - 0.6, max(x) + 0.6)
+    ax.set_ylim(min(y) - 0.6, max(y) + 0.6)
+    ax.set_title(title, fontsize=10, loc="left")
 
 
 def _draw_angles(ax: Axes, x: list[float], angles: Tensor, colours: list[str]) -> None:
@@ -74,7 +87,7 @@ def _draw_angles(ax: Axes, x: list[float], angles: Tensor, colours: list[str]) -
     ax.axvline(0, color=GREY, linewidth=0.8, alpha=0.5)
     name_axes(ax, "angle of a node's map, by cluster", "feature of the node", "degrees")
     if len(angles) > 1:
-        ax.legend(fontsize=8, frameon=False, loc="upper right")
+        ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _layout(dataset: str, num_nodes: int) -> Tensor:

@@ -191,3 +191,10 @@ def test_a_failed_write_leaves_the_old_page(results, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         write_html(results[2:3], path)
     assert path.read_bytes() == before
+
+
+def test_a_learned_bundle_is_drawn():
+    bundle = {"angles": [[0.1] * 20], "cluster": [0] * 10 + [1] * 10, "x": [0.5] * 20}
+    text = page([sample(extra={"bundle": bundle})])
+    assert "The learned bundles" in text
+    assert 'id="synthetic-bundle-' in text
