@@ -160,6 +160,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
     for owner, name in ((os, "mkdir"), (os, "replace"), (Path, "exists")):
         with monkeypatch.context() as patch:
+            patch.delenv("BUNN_DATA", raising=False)  # generated data asks for no folder
             patch.setattr(owner, name, refuse)
             with pytest.raises(RunFolderError, match=r"cannot be written: .*Permission denied"):
                 train(config, folder=tmp_path / name, device="cpu")
