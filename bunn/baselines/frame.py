@@ -6,6 +6,7 @@ in its blocks: a :class:`GraphModule`, alone or in a :class:`Block`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, TypeVar, cast
 
@@ -25,7 +26,7 @@ Pooling = Literal["mean", "sum", "max"] | None
 Options = TypeVar("Options", bound=FrameOptions)
 
 
-class GraphModule(nn.Module):
+class GraphModule(nn.Module, ABC):
     """A map of node features ``(n, c) -> (n, c)`` along the edges of a graph.
 
     Attributes:
@@ -53,6 +54,7 @@ class GraphModule(nn.Module):
         for child in self.children():
             reset(child)
 
+    @abstractmethod
     def forward(
         self,
         x: Tensor,
@@ -61,7 +63,6 @@ class GraphModule(nn.Module):
         batch: Tensor | None = None,
     ) -> Tensor:
         """``(n, c) -> (n, c)``, with edges from :meth:`prepare` and the graph ``(n,)`` of nodes."""
-        raise NotImplementedError
 
 
 class Block(GraphModule):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from bunn.data import DATASETS
+from bunn.files import plain
 from bunn.training.models import MODELS
-from bunn.training.options import ConfigError, nearest, parse_value, plain, read_options
+from bunn.training.options import ConfigError, nearest, parse_value, read_options
 
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 
@@ -174,7 +175,7 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, which :meth:`from_dict` reads."""
-        values: dict[str, Any] = plain(self)
+        values: dict[str, Any] = plain(asdict(self))
         return values
 
     @classmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -56,19 +55,6 @@ def field_types(cls: type) -> dict[str, Any]:
     """The fields of a dataclass and their types."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-
-
-def plain(options: Any) -> Any:
-    """The plain values of a dataclass, which JSON can hold and :func:`read_options` reads."""
-    if dataclasses.is_dataclass(options) and not isinstance(options, type):
-        return {
-            field.name: plain(getattr(options, field.name)) for field in dataclasses.fields(options)
-        }
-    if isinstance(options, tuple | list):
-        return [plain(value) for value in options]
-    if isinstance(options, float) and not math.isfinite(options):
-        return str(options)  # JSON knows no infinity
-    return options
 
 
 def parse_value(text: str) -> Any:

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import re
-import sys
 import tempfile
 import time
 import warnings
@@ -21,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from bunn.data.root import user_cache
 
 #: Part of every key: raise it when a result or its file changes, and old files are not looked at.
 FORMAT = 1
@@ -51,14 +52,7 @@ def cache_root() -> Path:
     """``$BUNN_CACHE``, else the folder ``bunn/computed`` in the user's cache folder."""
     if chosen := os.environ.get("BUNN_CACHE"):
         return Path(chosen).expanduser()
-    home = Path("~").expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return base / "bunn" / "computed"
+    return user_cache() / "computed"
 
 
 @dataclass(frozen=True)
