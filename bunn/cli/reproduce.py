@@ -39,7 +39,7 @@ def reproduce(
         int | None, typer.Option(help="Neighborsmatch: of a run.", min=1, show_default="1000")
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="Neighborsmatch: paper, or wide for a BuNN with more bundles.")
+        str, typer.Option(help="Neighborsmatch: paper, or narrow for a BuNN with 64 channels.")
     ] = "paper",
     jobs: Annotated[
         int | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn.inits import reset
 
@@ -50,6 +51,9 @@ class CategoricalEncoder(nn.Module):
 class KeyValueEncoder(CategoricalEncoder):
     """Key embedding plus value embedding, for Tree-NeighborsMatch.
 
+    Having no key or no value is embedded, too, and starts at zero: at a random place, the inner
+    nodes, which have neither, would drown the leaves in any mean over the tree.
+
     Args:
         num_keys: Keys and values are 1 to ``num_keys``; 0 stands for none.
         out_channels: Size of the output.
@@ -57,6 +61,16 @@ class KeyValueEncoder(CategoricalEncoder):
 
     def __init__(self, num_keys: int, out_channels: int) -> None:
         super().__init__((num_keys + 1, num_keys + 1), out_channels)
+        self._start_at_zero()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self._start_at_zero()
+
+    @torch.no_grad()
+    def _start_at_zero(self) -> None:
+        for weight in self.embeddings.parameters():
+            weight[0].zero_()
 
 
 class AtomEncoder(CategoricalEncoder):

@@ -3,7 +3,9 @@
 Protocol of Alon and Yahav (2021): width 32, a layer more than the tree is deep, messages from child
 to parent with self-loops, residual connections and LayerNorm, Adam at 1e-3 with a plateau schedule
 on the training accuracy, which is also what is reported: the task asks what can be fitted at all. A
-BuNN has two layers, an infinite time and 32 two-dimensional bundles, on the undirected tree.
+BuNN has two layers, an infinite time and 32 two-dimensional bundles, on the undirected tree; the
+paper does not say how wide it is. What the root hears through one mean are all leaves at once, so
+the width that keeps them apart grows with their number.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ from bunn.training.watch import Watcher
 EXPERIMENT = "neighborsmatch"
 MODELS = ("gcn", "gin", "gat", "ggnn", "bunn")
 DEPTHS = (2, 3, 4, 5)
-PRESETS = ("paper", "wide")
-#: Bundles of the preset ``"wide"``.
-WIDE_BUNDLES = 256
+PRESETS = ("paper", "narrow")
+BUNDLES = 32
+#: Channels, and trees to a step, for each leaf: of a BuNN in the preset ``"paper"``.
+PER_LEAF = 16
+#: The most that one of its steps may hold: channels times trees times leaves.
+STEP_SIZE = 2**29
 #: Epochs of a run; it stops earlier when every training example is right.
 EPOCHS = 1000
 
@@ -36,18 +41,23 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
     Args:
         depth: The depth ``r``.
         model: One of :data:`MODELS`.
-        name: ``"paper"``, or for a BuNN ``"wide"``, whose bundles grow with the tree.
+        name: ``"paper"``, or for a BuNN ``"narrow"``, which has 64 channels for a tree of any size,
+            the fewest that 32 bundles of the plane have.
         epochs: Of a run.
     """
     options: Any
+    batch_size = 1024
     if model == "bunn":
-        bundles = 32 if name == "paper" else WIDE_BUNDLES
+        leaves = 2**depth
+        channels = 2 * BUNDLES if name == "narrow" else PER_LEAF * leaves
+        batch_size = min(batch_size, PER_LEAF * leaves, STEP_SIZE // (channels * leaves))
         options = BuNNOptions(
-            hidden_channels=2 * bundles,
+            hidden_channels=channels,
             num_layers=2,
-            num_bundles=bundles,
+            num_bundles=BUNDLES,
             time=math.inf,
             act="relu",
+            norm_first=False,
         )
     else:
         options = BASELINES[model].options(hidden_channels=32, num_layers=depth + 1)
@@ -58,7 +68,9 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
         model=options,
         optimizer=Optimizer("adam", lr=1e-3),
         schedule=Schedule("plateau", patience=10, monitor="train"),
-        training=Training(epochs=epochs, batch_size=1024, eval_every=5, goal=1.0),
+        training=Training(
+            epochs=epochs, batch_size=batch_size, eval_every=5, goal=1.0, precision="tf32"
+        ),
     )
 
 

@@ -22,7 +22,7 @@ def presets(dataset: str, model: str) -> dict[str, Preset]:
         depth = DATASETS[dataset].options().depth
         found["paper"] = lambda: neighborsmatch.preset(depth, model)
         if model == "bunn":
-            found["wide"] = lambda: neighborsmatch.preset(depth, model, "wide")
+            found["narrow"] = lambda: neighborsmatch.preset(depth, model, "narrow")
     found["default"] = lambda: _default(dataset, model)
     return found
 

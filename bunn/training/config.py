@@ -12,7 +12,7 @@ from bunn.files import plain
 from bunn.training.models import MODELS
 from bunn.training.options import ConfigError, nearest, parse_value, read_options
 
-Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+Precision = Literal["32", "64", "tf32", "bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class Training:
         patience: Evaluations without a better validation metric before stopping. (default: never
             stop early)
         goal: Stop once the validation metric is at least this good. (default: none)
-        precision: ``"32"``, ``"64"``, ``"bf16-mixed"`` or ``"16-mixed"``. (default: ``"32"``)
+        precision: ``"32"``, ``"64"``, ``"tf32"`` (float32, whose products a GPU rounds to TF32),
+            ``"bf16-mixed"`` or ``"16-mixed"``. (default: ``"32"``)
         together: Whether runs that differ by seed alone share their products: see
             :mod:`bunn.training.drive`. :obj:`None` does so for small batches. (default:
             :obj:`None`)

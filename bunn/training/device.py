@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins import DoublePrecision, MixedPrecision
 from lightning.fabric.plugins import Precision as FullPrecision
+from torch import Tensor, nn
 
 from bunn.training.checkpoint import Tensors
 
@@ -19,12 +22,39 @@ for _name in ("lightning.fabric", "lightning.pytorch"):
 DEVICES = ("auto", "cpu", "cuda")
 
 
+class TF32Precision(FullPrecision):
+    """float32, the factors of whose matrix products a GPU rounds to TF32, several times faster."""
+
+    @contextmanager
+    def forward_context(self) -> Iterator[None]:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def backward(self, tensor: Tensor, model: nn.Module | None, *args: Any, **kwargs: Any) -> None:
+        with self.forward_context():
+            super().backward(tensor, model, *args, **kwargs)
+
+
+def _precision(name: str, kind: str) -> FullPrecision:
+    if name == "32" or (name == "tf32" and kind == "cpu"):
+        return FullPrecision()
+    if name == "tf32":
+        return TF32Precision()
+    if name == "64":
+        return DoublePrecision()
+    return MixedPrecision(name, kind)  # type: ignore[arg-type]
+
+
 class Device:
     """Where a training runs and in which precision.
 
     Args:
         name: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the best there is.
-        precision: ``"32"``, ``"64"``, ``"bf16-mixed"`` or ``"16-mixed"``.
+        precision: ``"32"``, ``"64"``, ``"tf32"``, ``"bf16-mixed"`` or ``"16-mixed"``.
     """
 
     def __init__(self, name: str, precision: str) -> None:
@@ -33,12 +63,7 @@ class Device:
         if name == "cuda" and not torch.cuda.is_available():
             raise ValueError("device='cuda', but torch sees no CUDA device; use device='cpu'")
         kind = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-        if precision == "32":
-            self.precision = FullPrecision()
-        elif precision == "64":
-            self.precision = DoublePrecision()
-        else:
-            self.precision = MixedPrecision(precision, kind)  # type: ignore[arg-type]
+        self.precision = _precision(precision, kind)
         self.fabric = Fabric(accelerator=kind, devices=1, plugins=[self.precision])
         self.fabric.launch()
         self.device: torch.device = self.fabric.device

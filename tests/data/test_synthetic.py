@@ -19,6 +19,7 @@ from bunn.data import (
     constant_baselines,
     load_dataset,
 )
+from bunn.data.encoders import KeyValueEncoder
 from bunn.data.minesweeper import board_edges, board_features
 from bunn.data.seeds import generator
 from tests.data.raw_files import real_root
@@ -237,3 +238,16 @@ def test_the_generator_makes_what_the_benchmark_has():
         mask = torch.from_numpy(real[f"{part}_masks"][0])
         assert ours[f"{part}_mask"].sum() == mask.sum()
         assert ours.y[ours[f"{part}_mask"]].sum() == mine[mask].sum()
+
+
+def test_no_key_and_no_value_are_embedded_at_zero_and_learned():
+    encoder = KeyValueEncoder(4, 8)
+    nodes = torch.tensor([[0, 0], [2, 0], [0, 3]])
+    for _ in range(2):
+        none, key, value = encoder(nodes)
+        assert not none.any()
+        assert key.all()
+        assert value.all()
+        encoder.reset_parameters()
+    encoder(nodes[:1]).sum().backward()
+    assert all(weight.grad[0].all() for weight in encoder.parameters())

@@ -83,7 +83,7 @@ class TestNeighborsMatch:
         assert config.model.time == math.inf
         assert (config.model.num_layers, config.model.num_bundles) == (2, 32)
         assert config.data.edges == "undirected"
-        assert neighborsmatch.preset(5, "bunn", "wide").model.num_bundles > 32
+        assert neighborsmatch.preset(5, "bunn", "narrow").model.hidden_channels == 64
 
     @pytest.mark.parametrize("model", ["gcn", "gin", "gat", "ggnn"])
     def test_message_passing_of_alon_and_yahav(self, model):

@@ -288,3 +288,8 @@ def test_no_commit_without_git(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_commit(checkout / "package") == "unknown"
     assert environment()["git_commit"] == "unknown"
+
+
+def test_a_copy_elsewhere_is_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("BUNN_COMMIT", "0123abc")
+    assert git_commit(tmp_path) == "0123abc"

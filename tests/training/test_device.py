@@ -42,14 +42,28 @@ def test_random_streams_start_and_go_back():
     assert torch.equal(torch.rand(4), first)
 
 
-@pytest.mark.parametrize("precision", ["32", "64", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["32", "64", "tf32", "bf16-mixed"])
 def test_no_loss_scale_is_needed(precision):
     device = Device("cpu", precision)
     assert device.precision_state() == {}
     with device.precision.forward_context():
         product = torch.rand(2, 2) @ torch.rand(2, 2)
-    expected = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.bfloat16}
-    assert product.dtype == expected[precision]
+    expected = {"64": torch.float64, "bf16-mixed": torch.bfloat16}
+    assert product.dtype == expected.get(precision, torch.float32)
+
+
+@pytest.mark.cuda
+def test_tf32_is_for_the_model_alone():
+    precision = Device("cuda", "tf32").precision
+    x = torch.rand(512, 512, device="cuda", requires_grad=True)
+    exact = x @ x
+    with precision.forward_context():
+        rounded = x @ x
+    assert 0 < (rounded - exact).abs().max() < 0.2
+    (by_hand,) = torch.autograd.grad(exact.sum(), x)
+    precision.backward(rounded.sum(), None)
+    assert 0 < (x.grad - by_hand).abs().max() < 1
+    assert torch.equal(x @ x, exact)
 
 
 def test_the_loss_scale_of_float16_starts_anew_and_goes_back():
