@@ -47,12 +47,13 @@ def git_commit(package: Path) -> str:
     """The commit of the checkout that ``package`` is part of.
 
     ``"+dirty"`` follows if the code was modified since: any tracked file but those in ``results/``,
-    which measuring itself changes, or a new file in the package. Outside a checkout, or without
-    git, it is what ``$BUNN_COMMIT`` says, for a copy taken to another machine, or ``"unknown"``.
+    which measuring itself changes, or a new file in the package. Without git, or outside a
+    checkout, ``"unknown"``. ``$BUNN_COMMIT`` says it for a copy that was taken elsewhere.
     """
+    if told := os.environ.get("BUNN_COMMIT"):
+        return told
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        # Perhaps inside a repository, but no part of it: an installed copy.
-        return os.environ.get("BUNN_COMMIT", "unknown")
+        return "unknown"  # perhaps inside a repository, but no part of it: an installed copy
     commit = _git(package, "rev-parse", "HEAD")
     tracked = ("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)results")
     modified = _git(package, *tracked)

@@ -27,10 +27,10 @@ MODELS = ("gcn", "gin", "gat", "ggnn", "bunn")
 DEPTHS = (2, 3, 4, 5)
 PRESETS = ("paper", "narrow")
 BUNDLES = 32
-#: Channels, and trees to a step, for each leaf: of a BuNN in the preset ``"paper"``.
+#: Trees to a step for each leaf, up to 1024, and channels of a BuNN for each leaf, up to 2048.
 PER_LEAF = 16
-#: The most that one of its steps may hold: channels times trees times leaves.
-STEP_SIZE = 2**29
+#: What one of its steps may hold: trees times leaves times channels.
+STEP_SIZE = 2**28
 #: Epochs of a run; it stops earlier when every training example is right.
 EPOCHS = 1000
 
@@ -46,11 +46,11 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
         epochs: Of a run.
     """
     options: Any
-    batch_size = 1024
+    leaves = 2**depth
+    batch_size = min(PER_LEAF * leaves, 1024)
     if model == "bunn":
-        leaves = 2**depth
-        channels = 2 * BUNDLES if name == "narrow" else PER_LEAF * leaves
-        batch_size = min(batch_size, PER_LEAF * leaves, STEP_SIZE // (channels * leaves))
+        channels = 2 * BUNDLES if name == "narrow" else min(PER_LEAF * leaves, 2048)
+        batch_size = min(batch_size, STEP_SIZE // (leaves * channels))
         options = BuNNOptions(
             hidden_channels=channels,
             num_layers=2,

@@ -290,6 +290,6 @@ def test_no_commit_without_git(checkout, tmp_path, monkeypatch):
     assert environment()["git_commit"] == "unknown"
 
 
-def test_a_copy_elsewhere_is_told_its_commit(tmp_path, monkeypatch):
+def test_a_copy_elsewhere_is_told_its_commit(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("BUNN_COMMIT", "0123abc")
-    assert git_commit(tmp_path) == "0123abc"
+    assert git_commit(tmp_path) == git_commit(checkout / "package") == "0123abc"
