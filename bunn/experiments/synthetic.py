@@ -70,8 +70,8 @@ def preset(dataset: str, model: str, epochs: int = EPOCHS) -> Config:
 
 
 _ATTENTION = (
-    "Better than the paper's: attention reads features, and their sign tells the clusters apart, so "
-    "that it can average over the other cluster alone."
+    "Better than the paper's: attention reads features, and their sign tells the clusters apart; "
+    "it can average over the other cluster alone."
 )
 #: Why a row differs from the paper's by more than the spread of both.
 NOTES: dict[tuple[str, str], str] = {
@@ -89,7 +89,7 @@ NOTES: dict[tuple[str, str], str] = {
     ),
     ("clique", "mlp"): (
         "Worse than the paper's: one hidden layer learns the step between the clusters slowly; the "
-        "error still falls at the last epoch."
+        "best epochs are among the last."
     ),
 }
 
