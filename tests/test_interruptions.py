@@ -95,7 +95,7 @@ def test_ctrl_c_saves_and_says_so(interrupted):
     folder, finished = interrupted
     said = message(finished, 130)
     assert "interrupted after epoch" in said
-    assert "everything is saved in run; go on with --resume" in said
+    assert "everything is saved in run (--resume goes on" in said
     assert 4 <= evaluations(folder) < EPOCHS
     assert not (folder / "result.json").exists()
 

@@ -65,6 +65,23 @@ class GraphModule(nn.Module, ABC):
         """``(n, c) -> (n, c)``, with edges from :meth:`prepare` and the graph ``(n,)`` of nodes."""
 
 
+class ConvLayer(GraphModule):
+    """A layer of PyG, ``conv``, on edges as it reads them; weights only if it is ``weighted``."""
+
+    conv: nn.Module
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
+        edges = (edge_index, edge_weight) if self.weighted else (edge_index,)
+        out: Tensor = self.conv(x, *edges)
+        return out
+
+
 class Block(GraphModule):
     """Normalisation, layer, non-linearity and residual connection, as in ``bunn.nn.BuNNBlock``.
 

@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv
 from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule
+from bunn.baselines.frame import Block, ConvLayer
 from bunn.baselines.options import FrameOptions, check_divides, check_flag, check_probability
 from bunn.baselines.propagation import propagate_sum
 
@@ -42,7 +42,7 @@ class _GATConv(GATConv):  # type: ignore[misc]
     propagate = propagate_sum
 
 
-class GATLayer(GraphModule):
+class GATLayer(ConvLayer):
     r"""Graph attention, from Veličković et al., "Graph Attention Networks", 2018,
     https://arxiv.org/abs/1710.10903.
 
@@ -73,16 +73,6 @@ class GATLayer(GraphModule):
             edge_index, _ = remove_self_loops(edge_index)
             edge_index, _ = add_self_loops(edge_index, num_nodes=num_nodes)
         return edge_index, None
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        out: Tensor = self.conv(x, edge_index)
-        return out
 
 
 GAT = Baseline(

@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule
+from bunn.baselines.frame import Block, ConvLayer
 from bunn.baselines.options import FrameOptions, check_flag
 from bunn.baselines.propagation import propagate_sum
 
@@ -43,7 +43,7 @@ class _GCNConv(GCNConv):  # type: ignore[misc]
     propagate = propagate_sum
 
 
-class GCNLayer(GraphModule):
+class GCNLayer(ConvLayer):
     r"""The graph convolution of Kipf and Welling, "Semi-Supervised Classification with Graph
     Convolutional Networks", 2017, https://arxiv.org/abs/1609.02907.
 
@@ -72,16 +72,6 @@ class GCNLayer(GraphModule):
             edge_index, edge_weight, num_nodes, self.improved, self.self_loops, dtype=dtype
         )
         return edges
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        out: Tensor = self.conv(x, edge_index, edge_weight)
-        return out
 
 
 GCN = Baseline(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.nn import GINConv, Linear
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule, build_dropout
+from bunn.baselines.frame import Block, ConvLayer, build_dropout
 from bunn.baselines.options import FrameOptions, check_flag
 from bunn.baselines.propagation import propagate_sum
 
@@ -35,7 +35,7 @@ class _GINConv(GINConv):  # type: ignore[misc]
     propagate = propagate_sum
 
 
-class GINLayer(GraphModule):
+class GINLayer(ConvLayer):
     r"""The graph isomorphism layer of Xu, Hu, Leskovec and Jegelka, "How Powerful are Graph Neural
     Networks?", 2019, https://arxiv.org/abs/1810.00826.
 
@@ -55,16 +55,6 @@ class GINLayer(GraphModule):
             Linear(width, width),
         )
         self.conv = _GINConv(network, train_eps=options.learn_eps)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        out: Tensor = self.conv(x, edge_index)
-        return out
 
 
 GIN = Baseline(

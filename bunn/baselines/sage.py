@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
 from torch_geometric.nn import SAGEConv
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule
+from bunn.baselines.frame import Block, ConvLayer
 from bunn.baselines.options import FrameOptions, check_choice
 from bunn.baselines.propagation import propagate_sum
 
@@ -35,7 +34,7 @@ class _SAGEConv(SAGEConv):  # type: ignore[misc]
     propagate = propagate_sum
 
 
-class SAGELayer(GraphModule):
+class SAGELayer(ConvLayer):
     r"""GraphSAGE, from Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large
     Graphs", 2017, https://arxiv.org/abs/1706.02216.
 
@@ -48,16 +47,6 @@ class SAGELayer(GraphModule):
         width = options.hidden_channels
         conv = SAGEConv if options.aggr == "max" else _SAGEConv
         self.conv = conv(width, width, aggr=options.aggr)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        out: Tensor = self.conv(x, edge_index)
-        return out
 
 
 SAGE = Baseline(

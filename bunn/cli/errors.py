@@ -18,11 +18,14 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(going_on: str = "") -> Iterator[None]:
     """Turns the errors of data, configuration, folders and training into messages.
 
     Exits with 2 where the command was not right, with 1 where it could not be carried out, with
     130 after Ctrl-C. Warnings become messages too.
+
+    Args:
+        going_on: Which options go on in a run folder or choose another. (default: nothing is said)
     """
     with warnings.catch_warnings():
         warnings.showwarning = _say
@@ -36,7 +39,8 @@ def explained() -> Iterator[None]:
             code = _exit_code(error)
             if code is None:  # a defect: its traceback is what helps
                 raise
-            _fail(error, str(error), code)
+            hint = f" ({going_on})" if going_on and _is_of_a_run_folder(error) else ""
+            _fail(error, f"{error}{hint}", code)
 
 
 @contextmanager
@@ -70,6 +74,14 @@ def _exit_code(error: Exception) -> int | None:
             return 1
     # A damaged file, a full disk, an option of a model that does not fit the others.
     return 1 if isinstance(error, ValueError | OSError) else None
+
+
+def _is_of_a_run_folder(error: Exception) -> bool:
+    training = sys.modules.get("bunn.training")
+    return training is not None and isinstance(
+        error,
+        training.RunFolderError | training.CheckpointError | training.InterruptedRunError,
+    )
 
 
 def _fail(error: BaseException, message: str, code: int) -> NoReturn:

@@ -68,7 +68,7 @@ def reproduce(
     from bunn.training import LiveDisplay  # noqa: PLC0415
 
     tolerate_any_terminal()
-    with explained():
+    with explained("the same command goes on, --runs names another folder"):
         request = Request(
             experiment=name,
             quick=quick,

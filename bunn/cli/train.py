@@ -70,7 +70,7 @@ def train(
 
     tolerate_any_terminal()
     console = Console(stderr=True)
-    with explained():
+    with explained("--resume goes on in a folder, --output names another"):
         name, config = find_preset(dataset, model, preset)
         config = config.override(settings or [])
         if threads is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import sys
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 
 from bunn import __version__
+from bunn.names import did_you_mean
 from bunn.theory import CLAIMS, Claim, Report
 from bunn.theory.drawing import save
 from bunn.theory.report import print_details, print_summary, run_claims
@@ -73,10 +73,9 @@ def _claims(names: list[str]) -> list[Claim]:
     """The claims called ``names``, all if there are none."""
     for name in names:
         if name not in CLAIMS:
-            near = difflib.get_close_matches(name, CLAIMS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, CLAIMS, "; ") or "."
             known = ", ".join(CLAIMS)
-            raise typer.BadParameter(f"there is no claim {name!r}{hint or '.'} There are: {known}")
+            raise typer.BadParameter(f"there is no claim {name!r}{hint} There are: {known}")
     return [CLAIMS[name] for name in names or CLAIMS]
 
 

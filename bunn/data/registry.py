@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from bunn.data import heterophilous, lrgb, minesweeper, neighborsmatch, planetoid, synthetic
 from bunn.data.dataset import DatasetSpec, GraphDataset
 from bunn.data.root import data_root
+from bunn.names import did_you_mean
 
 _SOURCES = (synthetic, neighborsmatch, minesweeper, heterophilous, planetoid, lrgb)
 
@@ -55,9 +55,9 @@ def load_dataset(
 def dataset_spec(name: str) -> DatasetSpec:
     """``DATASETS[name]``, with a helpful error for a name that is not there."""
     if name not in DATASETS:
-        near = difflib.get_close_matches(str(name).lower(), DATASETS, 1, cutoff=0.0)
         raise ValueError(
-            f"name={name!r}; no such dataset; did you mean {near[0]!r}? All: {', '.join(DATASETS)}"
+            f"name={name!r}; no such dataset{did_you_mean(name, DATASETS, '; ') or '.'} All: "
+            f"{', '.join(DATASETS)}"
         )
     return DATASETS[name]
 

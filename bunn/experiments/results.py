@@ -6,7 +6,6 @@ One JSON file per experiment, data set, model and preset. Every table and page i
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bunn.files import as_json, plain, write_atomically
+from bunn.names import did_you_mean
 
 #: Folders under ``results/`` that hold other files: the verdicts of ``bunn verify``.
 OTHER_FOLDERS = ("theory",)
@@ -98,7 +98,7 @@ class Result:
             _check_name(name, getattr(self, name))
         if self.metric not in METRICS:
             raise ValueError(
-                f"metric={self.metric!r}; no such metric{_nearest(self.metric, METRICS)}; "
+                f"metric={self.metric!r}; no such metric{did_you_mean(self.metric, METRICS)}; "
                 f"use one of {', '.join(METRICS)}"
             )
         if self.part not in ("test", "train"):
@@ -184,7 +184,8 @@ class Result:
         for name in content:
             if name not in fields and name not in derived:
                 known = [*fields, *derived]
-                raise ValueError(f"{name}; no such field{_nearest(name, known)}; rename it or drop")
+                hint = did_you_mean(name, known)
+                raise ValueError(f"{name}; no such field{hint}; rename it or drop")
         for name, entry in fields.items():
             if name not in content and not _is_optional(entry):
                 raise ValueError(f"{name}; this field is missing; measure the result again")
@@ -232,11 +233,6 @@ def _six_digits(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-def _nearest(name: object, known: Any) -> str:
-    near = difflib.get_close_matches(str(name), list(known), 1)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text}; a result holds finite numbers; measure it again")
 
@@ -282,7 +278,7 @@ def _check_curves(curves: dict[str, list[float]]) -> None:
     for name, values in curves.items():
         if name not in CURVES:
             raise ValueError(
-                f"curves has {name!r}; no such curve{_nearest(name, CURVES)}; "
+                f"curves has {name!r}; no such curve{did_you_mean(name, CURVES)}; "
                 f"use {', '.join(CURVES)}"
             )
         if not isinstance(values, list) or not all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from bunn.experiments.published import (
     published,
 )
 from bunn.experiments.results import METRICS, Result
+from bunn.names import did_you_mean
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -166,11 +166,9 @@ def tables_for(results: Sequence[Result], experiment: str) -> list[Table]:
     chosen = [result for result in results if result.experiment == experiment]
     if experiment not in LAYOUTS and not chosen:
         known = [*LAYOUTS, *(name for name in experiments_of(results) if name not in LAYOUTS)]
-        near = difflib.get_close_matches(experiment, known, 1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"experiment={experiment!r}; it has no results and is not in the paper{hint}; "
-            f"use one of {', '.join(known)}"
+            f"experiment={experiment!r}; it has no results and is not in the paper"
+            f"{did_you_mean(experiment, known)}; use one of {', '.join(known)}"
         )
     layout = LAYOUTS.get(experiment, Layout(experiment, "", digits=3))
     printed = [entry for entry in PUBLISHED if entry.experiment == experiment]

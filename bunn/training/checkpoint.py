@@ -94,7 +94,7 @@ class Checkpoints:
             shutil.rmtree(work, ignore_errors=True)
             raise CheckpointError(
                 f"the checkpoint {target} could not be written: {error}. The one before it is "
-                "untouched; make room or make the folder writable, then go on with --resume"
+                "untouched; make room or make the folder writable, then resume"
             ) from error
         self._forget_all_but(last, previous)
         return target

@@ -145,6 +145,6 @@ class Group:
 
 def _unwritable(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(
-        f"{path} cannot be written: {error}; make room or make the folder writable, then go on "
-        "with --resume: the last checkpoint, if there is one, is whole"
+        f"{path} cannot be written: {error}; make room or make the folder writable, then "
+        "resume: the last checkpoint, if there is one, is whole"
     )

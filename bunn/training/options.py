@@ -8,11 +8,12 @@ option, what was seen and what would do.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
+
+from bunn.names import did_you_mean
 
 Options = TypeVar("Options")
 
@@ -24,9 +25,8 @@ class ConfigError(ValueError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint at the name that was meant, or at all there are."""
     names = list(known)
-    near = difflib.get_close_matches(name.lower(), names, 1)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if near := did_you_mean(name, names, before=""):
+        return near
     return f"there are: {', '.join(names)}" if names else "there are none"
 
 

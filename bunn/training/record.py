@@ -32,7 +32,7 @@ class RunFolder:
 
         config.json            the exact configuration
         environment.json       versions, device, commit, command
-        checkpoints/           the last checkpoint and the one before, for --resume
+        checkpoints/           the last checkpoint and the one before, to resume from
         split0-seed0/
             metrics.jsonl      one line per evaluation
             best.safetensors   the weights of the best epoch
@@ -58,7 +58,7 @@ class RunFolder:
             self._check_same(config, config_file, resume)
         elif any(not _is_draft(entry.name) for entry in entries):
             raise RunFolderError(
-                f"{self.path} is not empty and holds no run; choose another folder with --output"
+                f"{self.path} is not empty and holds no run; choose another folder"
             )
 
     def describe(self, config: Config) -> None:
@@ -76,8 +76,7 @@ class RunFolder:
     def _check_same(self, config: Config, config_file: Path, resume: bool) -> None:
         if not resume:
             raise RunFolderError(
-                f"{self.path} already holds a run; go on with --resume, or choose another folder "
-                "with --output"
+                f"{self.path} already holds a run; resume it, or choose another folder"
             )
         try:
             before = json.loads(config_file.read_text())
@@ -89,7 +88,7 @@ class RunFolder:
         if changed:
             raise RunFolderError(
                 f"{self.path} was started with another configuration: {'; '.join(changed)}; "
-                "resume with the same one, or choose another folder with --output"
+                "resume with the same one, or choose another folder"
             )
 
     @contextlib.contextmanager
@@ -107,7 +106,7 @@ class RunFolder:
                 except OSError as error:
                     raise RunFolderError(
                         f"{self.path} is in use by another process; wait for it, or choose another "
-                        "folder with --output"
+                        "folder"
                     ) from error
             yield
 
@@ -185,7 +184,7 @@ def _is_draft(name: str) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"{path} cannot be written: {error}; choose another folder with --output")
+    return RunFolderError(f"{path} cannot be written: {error}; choose another folder")
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -169,10 +169,7 @@ class _Training:
     def _interruption_message(self, run: Run) -> str:
         if self.record is None:
             return f"interrupted after epoch {run.epoch}; nothing was recorded"
-        return (
-            f"interrupted after epoch {run.epoch}; everything is saved in {self.record.path}; "
-            "go on with --resume"
-        )
+        return f"interrupted after epoch {run.epoch}; everything is saved in {self.record.path}"
 
     def _report(self, run: Run) -> None:
         if run.best is None:
