@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -90,29 +91,26 @@ def depth_figure(
         named: Whether the models are named in the figure itself. (default: :obj:`False`)
     """
     figure, (ax,) = new_figure(6.4, 3.6)
-    printed: dict[str, list[tuple[int, float]]] = {}
+    printed: dict[str, dict[int, float]] = {}
     for entry in PUBLISHED:
         tree = _TREE.fullmatch(entry.dataset)
         if tree and entry.mean is not None:
-            printed.setdefault(entry.model, []).append((int(tree[1]), entry.mean))
+            printed.setdefault(entry.model, {})[int(tree[1])] = entry.mean
     for model, points in printed.items():
-        depths, heights = zip(*sorted(points), strict=True)
         colour = strokes[model].colour
-        ax.plot(depths, heights, color=colour, linestyle=(0, (3, 2)), linewidth=1.3, alpha=0.8)
-    measured: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        ax.plot(*_line(points), color=colour, linestyle=(0, (3, 2)), linewidth=1.3, alpha=0.8)
+    measured: dict[tuple[str, str], dict[int, float]] = {}
     for result in results:
         tree = _TREE.fullmatch(result.dataset)
         if tree:
-            points = measured.setdefault((result.model, result.preset), [])
-            points.append((int(tree[1]), result.test_mean))
+            points = measured.setdefault((result.model, result.preset), {})
+            points[int(tree[1])] = result.test_mean
     for (model, preset), points in sorted(measured.items(), key=lambda line: line[0][0] == "bunn"):
-        depths, heights = zip(*sorted(points), strict=True)
         colour, _, marker, width = strokes[model]
         title = MODEL_TITLES.get(model, model) + ("" if preset == "paper" else f", {preset}")
         face = colour if preset == "paper" else "white"
         ax.plot(
-            depths,
-            heights,
+            *_line(points),
             color=colour,
             linewidth=width,
             marker=marker,
@@ -127,6 +125,12 @@ def depth_figure(
         ax.legend(loc="lower left", frameon=False, fontsize=8.5)
     _inherit_ink(figure)
     return figure
+
+
+def _line(points: dict[int, float]) -> tuple[list[int], list[float]]:
+    """A line through neighbouring points, open where one was not measured."""
+    depths = list(range(min(points), max(points) + 1))
+    return depths, [points.get(depth, math.nan) for depth in depths]
 
 
 def svg(figure: Figure, name: str, label: str) -> str:

@@ -1,11 +1,14 @@
-"""The picture of a learned bundle."""
+"""The pictures of the experiments."""
+
+import math
 
 import pytest
 import torch
 
 from bunn.experiments.pictures import CLUSTERS, bundle_figure
+from bunn.experiments.plots import depth_figure, strokes_for
 from bunn.theory.drawing import save
-from tests.experiments.samples import sample
+from tests.experiments.samples import sample, trees
 
 
 def result(dataset: str, layers: int):
@@ -36,3 +39,13 @@ def test_nodes_do_not_lie_on_each_other(dataset):
     points = torch.as_tensor(figure.axes[0].collections[1].get_offsets().data)
     distance = torch.cdist(points, points) + torch.eye(20)
     assert distance.min() > 0.2
+
+
+def test_a_line_is_open_where_nothing_was_measured():
+    results = [*trees("gcn", {5: 0.2, 2: 1.0, 3: 0.9}), *trees("bunn", {2: 1.0})]
+    strokes = strokes_for(["ggnn", "gat", "gin", "gcn", "bunn"])
+    (ax,) = depth_figure(results, strokes, named=True).axes
+    lines = {line.get_label(): line for line in ax.lines}
+    assert list(lines["GCN"].get_xdata()) == [2, 3, 4, 5]
+    assert list(lines["GCN"].get_ydata()) == pytest.approx([1.0, 0.9, math.nan, 0.2], nan_ok=True)
+    assert list(lines["BuNN"].get_ydata()) == [1.0]
