@@ -60,7 +60,9 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
             norm_first=False,
         )
     else:
-        options = BASELINES[model].options(hidden_channels=32, num_layers=depth + 1)
+        options = BASELINES[model].options(
+            hidden_channels=32, num_layers=depth + 1, norm_first=False
+        )
     return Config(
         "tree-neighborsmatch",
         model,
