@@ -114,8 +114,12 @@ def test_a_finished_run_is_left_alone(trained, warm):
     message = explained(warm.run(*changed, "--resume", cwd=folder.parent), 1)
     assert "training.epochs was 12 and is now 13" in message
     assert "optimizer.lr was 0.001 and is now 0.1" in message
+    message = explained(warm.run(*arguments, "--seeds", "0", "--resume", cwd=folder.parent), 1)
+    assert "was started with 2 runs (split 0, seed 0 to split 0, seed 3)" in message
     assert files(folder) == before
 
+    # What was set when it was started need not be said again.
+    arguments = [argument for argument in arguments if "=" not in argument and argument != "--set"]
     resumed = warm.run(*arguments, "--seeds", "0,3", "--resume", cwd=folder.parent)
     assert resumed.returncode == 0, resumed.stderr
     assert outcome(folder) == result

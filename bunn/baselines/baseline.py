@@ -20,14 +20,12 @@ class Baseline(Generic[Options]):
         options: The class of its options, all of which have defaults.
         reference: The paper it is from, with a link.
         block: From options to one block of the frame.
-        stackable: Whether ``torch.func.vmap`` over stacked parameters equals the models one by one.
     """
 
     name: str
     options: type[Options]
     reference: str
     block: Callable[[Options], GraphModule]
-    stackable: bool = True
 
     def build(
         self,

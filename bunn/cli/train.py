@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +36,9 @@ MOST = 10_000
 
 def train(
     dataset: Annotated[str, typer.Argument(help="A name that bunn datasets lists.")],
-    model: Annotated[str, typer.Option(help="bunn, or a baseline.")] = "bunn",
+    model: Annotated[
+        str, typer.Option(help="bunn, mlp, gcn, sage, gat, gin, ggnn, gps or nsd.")
+    ] = "bunn",
     preset: Annotated[str | None, typer.Option(help="A named configuration to start from.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -71,8 +75,10 @@ def train(
     tolerate_any_terminal()
     console = Console(stderr=True)
     with explained("--resume goes on in a folder, --output names another"):
-        name, config = find_preset(dataset, model, preset)
-        config = config.override(settings or [])
+        name, config = find_preset(dataset, model, preset, settings or ())
+        folder = output or Path("runs") / f"{dataset}-{model}-{name}"
+        if resume:
+            config = resumed_config(folder, config, settings or ())
         if threads is not None:
             torch.set_num_threads(threads)
         count = load_dataset(dataset, data_root, config.data).num_splits
@@ -81,7 +87,6 @@ def train(
             for split in parse_range(splits, "--splits", count)
             for seed in parse_range(seeds, "--seeds")
         ]
-        folder = output or Path("runs") / f"{dataset}-{model}-{name}"
         print_config(config, console)
         with LiveDisplay(console) as display:
             result = measure(
@@ -100,6 +105,22 @@ def train(
         with writing(folder / "result.json", "--output"):
             write_atomically(folder / "result.json", as_json(result.as_dict()) + "\n")
         print_result(result, Console(), folder)
+
+
+def resumed_config(folder: Path, config: Config, settings: Sequence[str]) -> Config:
+    """The configuration that a run folder was started with, and what is set now.
+
+    It is ``config`` if the folder holds none for this dataset and model: then training says so.
+    """
+    from bunn.training import Config  # noqa: PLC0415
+
+    try:
+        before = Config.from_dict(json.loads((folder / "config.json").read_text()))
+    except (OSError, ValueError, AttributeError):
+        return config
+    if (before.dataset, before.architecture) != (config.dataset, config.architecture):
+        return config
+    return before.override(settings)
 
 
 def parse_range(text: str, option: str, count: int | None = None) -> list[int]:
@@ -151,9 +172,10 @@ def print_result(result: Result, console: Console, folder: Path) -> None:
             str(result.extra["best_epoch"][index]),
         )
     console.print(table)
+    count = len(result.test)
+    spread = f" ± {result.test_std:.4f} over {count} runs" if count > 1 else ""
     console.print(
-        f"{result.part} {result.metric} {result.test_mean:.4f} ± {result.test_std:.4f} over "
-        f"{len(result.test)} run(s); everything is in {folder}",
+        f"{result.part} {result.metric} {result.test_mean:.4f}{spread}; everything is in {folder}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -39,8 +40,14 @@ def environment(device: str | torch.device = "cpu") -> Environment:
     return Environment(
         versions=versions,
         device=_device_name(torch.device(device)),
-        git_commit=git_commit(Path(bunn.__file__).parent),
+        git_commit=_own_commit(),
     )
+
+
+@functools.cache
+def _own_commit() -> str:
+    """The commit that this process runs, whatever is committed while it does."""
+    return git_commit(Path(bunn.__file__).parent)
 
 
 def git_commit(package: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -109,16 +110,24 @@ def _recorded(folder: Path) -> Environment | None:
 
 
 def curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
-    """Training loss and validation metric against the epoch, means over runs, thinned out."""
+    """Training loss and validation metric against the epoch, means over runs, thinned out.
+
+    An epoch whose numbers are not finite is left out.
+    """
     common = min(len(outcome.evaluations) for outcome in outcomes)
     stride = max(1, -(-common // CURVE_POINTS))
     kept = sorted({*range(0, common, stride), common - 1})
     rows = [[outcome.evaluations[index] for outcome in outcomes] for index in kept]
-    return {
-        "epoch": [row[0].epoch for row in rows],
-        "train_loss": [fmean(entry.loss for entry in row) for row in rows],
-        "val": [fmean(entry.metrics["val"] for entry in row) for row in rows],
-    }
+    points = [
+        (row[0].epoch, fmean(e.loss for e in row), fmean(e.metrics["val"] for e in row))
+        for row in rows
+    ]
+    epochs, losses, values = zip(*filter(_is_finite, points), strict=True)
+    return {"epoch": list(epochs), "train_loss": list(losses), "val": list(values)}
+
+
+def _is_finite(point: tuple[float, ...]) -> bool:
+    return all(map(math.isfinite, point))
 
 
 def _seconds(outcomes: Sequence[Outcome]) -> float:

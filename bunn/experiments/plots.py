@@ -91,14 +91,21 @@ def depth_figure(
         named: Whether the models are named in the figure itself. (default: :obj:`False`)
     """
     figure, (ax,) = new_figure(6.4, 3.6)
+    here = {result.model for result in results}
     printed: dict[str, dict[int, float]] = {}
     for entry in PUBLISHED:
         tree = _TREE.fullmatch(entry.dataset)
         if tree and entry.mean is not None:
             printed.setdefault(entry.model, {})[int(tree[1])] = entry.mean
     for model, points in printed.items():
-        colour = strokes[model].colour
-        ax.plot(*_line(points), color=colour, linestyle=(0, (3, 2)), linewidth=1.3, alpha=0.8)
+        ax.plot(
+            *_line(points),
+            color=strokes[model].colour,
+            linestyle=(0, (3, 2)),
+            linewidth=1.3,
+            alpha=0.8,
+            label=None if model in here else f"{MODEL_TITLES.get(model, model)}, published",
+        )
     measured: dict[tuple[str, str], dict[int, float]] = {}
     for result in results:
         tree = _TREE.fullmatch(result.dataset)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from bunn.data import DATASETS
 from bunn.experiments import neighborsmatch, synthetic
@@ -12,14 +13,20 @@ from bunn.training.options import nearest
 Preset = Callable[[], Config]
 
 
-def presets(dataset: str, model: str) -> dict[str, Preset]:
-    """The presets for a dataset and a model, by name; the first is what is used unasked."""
+def presets(dataset: str, model: str, data: Any = None) -> dict[str, Preset]:
+    """The presets for a dataset and a model, by name; the first is what is used unasked.
+
+    Args:
+        dataset: The name of the dataset.
+        model: The name of the model.
+        data: The options of the dataset, which a preset may depend on. (default: its defaults)
+    """
     found: dict[str, Preset] = {}
     if dataset in synthetic.DATASETS and model in synthetic.MODELS:
         found["paper"] = lambda: synthetic.preset(dataset, model)
         found["quick"] = lambda: synthetic.preset(dataset, model, synthetic.QUICK_EPOCHS)
     if dataset == "tree-neighborsmatch" and model in neighborsmatch.MODELS:
-        depth = DATASETS[dataset].options().depth
+        depth = (data or DATASETS[dataset].options()).depth
         found["paper"] = lambda: neighborsmatch.preset(depth, model)
         if model == "bunn":
             found["narrow"] = lambda: neighborsmatch.preset(depth, model, "narrow")
@@ -27,17 +34,27 @@ def presets(dataset: str, model: str) -> dict[str, Preset]:
     return found
 
 
-def find_preset(dataset: str, model: str, name: str | None = None) -> tuple[str, Config]:
-    """A preset and its name; without a name the first there is."""
-    Config(dataset, model)  # says what is wrong with either name
-    known = presets(dataset, model)
+def find_preset(
+    dataset: str, model: str, name: str | None = None, settings: Sequence[str] = ()
+) -> tuple[str, Config]:
+    """A preset and its name; without a name the first there is.
+
+    Args:
+        dataset: The name of the dataset.
+        model: The name of the model.
+        name: The name of the preset. (default: the first there is)
+        settings: What to change in it, as :meth:`bunn.training.Config.override` takes it; a preset
+            that depends on the data is the one for the data they ask for.
+    """
+    of_data = [setting for setting in settings if setting.split("=")[0].startswith("data.")]
+    known = presets(dataset, model, Config(dataset, model).override(of_data).data)
     if name is None:
         name = next(iter(known))
     if name not in known:
         raise ConfigError(
             f"there is no preset {name!r} for {model} on {dataset}; {nearest(name, known)}"
         )
-    return name, known[name]()
+    return name, known[name]().override(settings)
 
 
 def _default(dataset: str, model: str) -> Config:

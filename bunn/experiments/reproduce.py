@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from bunn.data import TreeOptions
 from bunn.experiments import neighborsmatch, synthetic
 from bunn.experiments.jobs import Job
 from bunn.experiments.pictures import bundle_figure
@@ -52,7 +53,12 @@ class Request:
     def __post_init__(self) -> None:
         if self.experiment == "synthetic":
             known: tuple[str, ...] = (*synthetic.CONSTANTS, *synthetic.MODELS)
-            misplaced = {"--depths": self.depths, "--epochs": self.epochs}
+            misplaced: dict[str, object] = {
+                "--depths": self.depths,
+                "--epochs": self.epochs,
+                "--preset": None if self.preset == "paper" else self.preset,
+                "--device": "cuda" if self.device == "cuda" else None,
+            }
         else:
             known, misplaced = neighborsmatch.MODELS, {"--quick": self.quick or None}
         for name in self.models or ():
@@ -61,6 +67,11 @@ class Request:
         for option, value in misplaced.items():
             if value is not None:
                 raise ConfigError(f"{option} is no option of {self.experiment}; leave it out")
+        try:
+            for depth in self.depths or ():
+                TreeOptions(depth=depth)
+        except ValueError as error:
+            raise ConfigError(f"--depths: {error}") from error
         if self.preset not in neighborsmatch.PRESETS:
             raise ConfigError(
                 f"--preset {self.preset} is unknown; {nearest(self.preset, neighborsmatch.PRESETS)}"

@@ -204,6 +204,8 @@ class Result:
 def read_results(folder: str | Path) -> list[Result]:
     """All results below ``folder``, ``<experiment>/*.json``, by file name.
 
+    Of the folders of ``bunn train``, it is the ``result.json`` that counts.
+
     Raises:
         FileNotFoundError: If there is no such folder.
         ValueError: If a file is no result, or does not have the name of what it holds.
@@ -214,8 +216,12 @@ def read_results(folder: str | Path) -> list[Result]:
             f"results={folder}; no such folder; run bunn reproduce first, or give another"
         )
     results = []
-    for path in sorted(folder.glob("*/*.json")):
+    for path in sorted([*folder.glob("*/*.json"), *folder.glob("result.json")]):
         if path.parent.name in OTHER_FOLDERS:
+            continue
+        if (path.parent / "config.json").is_file():
+            if path.name == "result.json":
+                results.append(Result.read(path))
             continue
         result = Result.read(path)
         if path != folder / result.file:

@@ -3,7 +3,7 @@
 from bunn.training.checkpoint import CheckpointError
 from bunn.training.config import Config, Encoding, Optimizer, Schedule, Training
 from bunn.training.divergence import NonFiniteLossError
-from bunn.training.models import MODELS
+from bunn.training.models import MODELS, BuNNOptions
 from bunn.training.options import ConfigError
 from bunn.training.record import RunFolderError
 from bunn.training.run import Evaluation, Run
@@ -12,6 +12,7 @@ from bunn.training.watch import LiveDisplay, Progressed
 
 __all__ = [
     "MODELS",
+    "BuNNOptions",
     "CheckpointError",
     "Config",
     "ConfigError",

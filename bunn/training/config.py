@@ -10,7 +10,13 @@ from typing import Any, Literal
 from bunn.data import DATASETS
 from bunn.files import plain
 from bunn.training.models import MODELS
-from bunn.training.options import ConfigError, nearest, parse_value, read_options
+from bunn.training.options import (
+    ConfigError,
+    check_fields,
+    nearest,
+    parse_value,
+    read_options,
+)
 
 Precision = Literal["32", "64", "tf32", "bf16-mixed", "16-mixed"]
 
@@ -31,6 +37,7 @@ class Encoding:
     flip_signs: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _at_least(self, 0, "lap_pe", "rwse")
 
     @property
@@ -57,6 +64,7 @@ class Optimizer:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _positive(self, "lr", "time_lr", "clip")
         _at_least(self, 0, "weight_decay")
         _finite(self, "weight_decay")
@@ -86,6 +94,7 @@ class Schedule:
     monitor: Literal["loss", "train", "val"] = "val"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _at_least(self, 0, "warmup", "patience", "min_lr")
         _finite(self, "min_lr")
         if not 0 < self.factor < 1:
@@ -126,6 +135,7 @@ class Training:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience")
         _at_least(self, 0, "checkpoint_seconds")
         if self.goal is not None and math.isnan(self.goal):
@@ -139,8 +149,10 @@ class Config:
     Args:
         dataset: A name in :data:`bunn.data.DATASETS`.
         architecture: A name in :data:`bunn.training.MODELS`.
-        data: The options of that dataset. (default: its defaults)
-        model: The options of that model. (default: its defaults)
+        data: The options of that dataset, or a mapping with some of them. (default: its defaults)
+        model: The options of that model, or a mapping with some of them. (default: its defaults)
+
+    The other sections take a mapping, too.
     """
 
     dataset: str
@@ -161,8 +173,8 @@ class Config:
                 raise ConfigError(f"{what}={name!r} is not known; {nearest(str(name), known)}")
         for section, kind in _sections(self.dataset, self.architecture).items():
             value = getattr(self, section)
-            if value is None:
-                object.__setattr__(self, section, kind())
+            if value is None or isinstance(value, Mapping):
+                object.__setattr__(self, section, read_options(kind, value or {}, section))
             elif not isinstance(value, kind):
                 raise ConfigError(
                     f"{section} is a {type(value).__name__}; with dataset={self.dataset!r} and "

@@ -51,6 +51,12 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str) -> O
         raise ConfigError(f"{where}: {error}") from error
 
 
+def check_fields(options: Any) -> None:
+    """Whether every field of a dataclass has a value of its type; whole numbers become floats."""
+    for name, kind in field_types(type(options)).items():
+        object.__setattr__(options, name, _coerce(getattr(options, name), kind, name))
+
+
 def field_types(cls: type) -> dict[str, Any]:
     """The fields of a dataclass and their types."""
     hints = typing.get_type_hints(cls)

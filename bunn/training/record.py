@@ -31,6 +31,7 @@ class RunFolder:
     ::
 
         config.json            the exact configuration
+        runs.json              the pairs of split and seed
         environment.json       versions, device, commit, command
         checkpoints/           the last checkpoint and the one before, to resume from
         split0-seed0/
@@ -42,10 +43,17 @@ class RunFolder:
     Args:
         path: The folder.
         environment: What ``environment.json`` says. (default: nothing)
+        runs: Pairs of split and seed. (default: the first split, seed 0)
     """
 
-    def __init__(self, path: Path, environment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environment: dict[str, Any] | None = None,
+        runs: Sequence[tuple[int, int]] = ((0, 0),),
+    ) -> None:
         self.path, self.environment = path, environment or {}
+        self.runs = [list(pair) for pair in runs]
 
     def check(self, config: Config, resume: bool) -> None:
         """Whether the folder is new or, with ``resume``, holds the same experiment."""
@@ -63,7 +71,11 @@ class RunFolder:
 
     def describe(self, config: Config) -> None:
         """Writes what is run, and with what, unless that is written; removes unfinished drafts."""
-        contents = {"config.json": config.as_dict(), "environment.json": plain(self.environment)}
+        contents = {
+            "config.json": config.as_dict(),
+            "runs.json": self.runs,
+            "environment.json": plain(self.environment),
+        }
         try:
             for draft in self.path.rglob(".*.tmp"):  # of a process that was killed
                 draft.unlink(missing_ok=True)
@@ -78,17 +90,18 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} already holds a run; resume it, or choose another folder"
             )
-        try:
-            before = json.loads(config_file.read_text())
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{config_file} is damaged ({error}); restore it") from error
-        if not isinstance(before, dict):
-            raise RunFolderError(f"{config_file} is damaged ({before!r}); restore it")
+        before = _read(config_file, dict)
         changed = sorted(_differences(before, config.as_dict()))
         if changed:
             raise RunFolderError(
                 f"{self.path} was started with another configuration: {'; '.join(changed)}; "
                 "resume with the same one, or choose another folder"
+            )
+        runs_file = self.path / "runs.json"
+        if runs_file.exists() and (runs := _read(runs_file, list)) != self.runs:
+            raise RunFolderError(
+                f"{self.path} was started with {_pairs(runs)} and is now asked for "
+                f"{_pairs(self.runs)}; resume with the same ones, or choose another folder"
             )
 
     @contextlib.contextmanager
@@ -117,6 +130,22 @@ class RunFolder:
         """One folder of checkpoints for runs that are trained together."""
         name = runs[0].name if len(runs) == 1 else f"{runs[0].name}-to-{runs[-1].name}"
         return self.path / "checkpoints" / name
+
+
+def _read(path: Path, kind: type) -> Any:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path} is damaged ({error}); restore it") from error
+    if not isinstance(content, kind):
+        raise RunFolderError(f"{path} is damaged ({content!r}); restore it")
+    return content
+
+
+def _pairs(runs: list[list[int]]) -> str:
+    """``"split 0, seed 0"``, or how many of them there are and between which."""
+    names = [f"split {split}, seed {seed}" for split, seed in runs]
+    return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
 
 
 def identity(config: Config, runs: Sequence[Run]) -> str:

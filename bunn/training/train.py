@@ -83,7 +83,7 @@ def train(
             f"runs={list(runs)}; give at least one pair (split, seed), none of them negative or "
             "twice"
         )
-    record = None if folder is None else RunFolder(Path(folder), environment)
+    record = None if folder is None else RunFolder(Path(folder), environment, runs)
     training = _Training(config, runs, device, data_root, watcher, record, tensorboard, keep)
     if record is None:
         return training.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -59,14 +60,16 @@ def ignore(progressed: Progressed) -> None:
 class LiveDisplay:
     """A line for every run: a bar, step, loss, metrics, best so far, time left.
 
-    Where there is no terminal, a line is printed whenever a run ends.
+    Where there is no terminal, a line is printed when a run ends, and now and then before.
 
     Args:
         console: Where to draw.
+        every: Seconds between two lines about a run where there is no terminal. (default: ``30.0``)
     """
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, every: float = 30.0) -> None:
+        self.console, self.every = console, every
+        self._printed: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -94,8 +97,7 @@ class LiveDisplay:
     def __call__(self, progressed: Progressed) -> None:
         state = _state(progressed)
         if not self.console.is_terminal:
-            if progressed.finished:
-                self.console.print(f"{progressed.run}: {state}", markup=False, highlight=False)
+            self._print(progressed, state)
             return
         if progressed.run not in self._tasks:
             self._tasks[progressed.run] = self._progress.add_task(
@@ -106,6 +108,16 @@ class LiveDisplay:
             completed=progressed.epochs if progressed.finished else progressed.epoch,
             state=state,
         )
+
+    def _print(self, progressed: Progressed, state: str) -> None:
+        now = time.monotonic()
+        last = self._printed.setdefault(progressed.run, now)
+        if not progressed.finished and now - last < self.every:
+            return
+        self._printed[progressed.run] = now
+        epoch = f"epoch {progressed.epoch}/{progressed.epochs}"
+        line = f"{progressed.run}: {epoch}  {state}".rstrip()
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _state(progressed: Progressed) -> str:

@@ -31,7 +31,6 @@ def test_the_registry_names_every_model_and_its_paper():
     for name, baseline in BASELINES.items():
         assert baseline.name == name
         assert "https://" in baseline.reference
-        assert baseline.stackable
         model = baseline.build(baseline.options(), 3, 2)
         assert model(torch.randn(GRAPH.num_nodes, 3), GRAPH.edge_index).shape == (12, 2)
 

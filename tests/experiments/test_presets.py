@@ -92,6 +92,13 @@ class TestNeighborsMatch:
         assert config.data.edges == "to-root"
         assert config.schedule.monitor == "train"
 
+    @pytest.mark.parametrize("model", ["gcn", "bunn"])
+    def test_the_preset_is_that_of_the_depth_asked_for(self, model):
+        settings = ["data.depth=6", "training.epochs=7"]
+        name, config = find_preset("tree-neighborsmatch", model, settings=settings)
+        assert name == "paper"
+        assert config == neighborsmatch.preset(6, model, epochs=7)
+
     def test_deep_trees_first(self):
         names = [job.name for job in jobs_of(request("neighborsmatch", depths=(2, 4)))]
         assert names[0].startswith("r=4")
@@ -110,6 +117,9 @@ def request(experiment: str, **options: object) -> Request:
         ("neighborsmatch", {"quick": True}, "--quick is no option of neighborsmatch"),
         ("neighborsmatch", {"models": ("mlp",)}, "no 'mlp' here"),
         ("neighborsmatch", {"preset": "wild"}, "--preset wild is unknown"),
+        ("neighborsmatch", {"depths": (3, 1)}, "--depths: depth=1; too small"),
+        ("synthetic", {"preset": "narrow"}, "--preset is no option of synthetic"),
+        ("synthetic", {"device": "cuda"}, "--device is no option of synthetic"),
     ],
 )
 def test_what_does_not_belong_together(experiment, options, message):

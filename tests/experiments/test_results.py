@@ -7,6 +7,7 @@ import os
 import shutil
 import statistics
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 import bunn
 from bunn.experiments.environment import environment, git_commit
+from bunn.experiments.measure import curves
 from bunn.experiments.results import METRICS, Result, read_results
 from bunn.files import WIDTH, as_json, write_atomically
+from bunn.training import Evaluation, Outcome
 from tests.experiments.samples import sample, with_curves
 
 #: What the file of every result holds.
@@ -287,9 +290,38 @@ def test_no_commit_without_git(checkout, tmp_path, monkeypatch):
     assert git_commit(checkout / "package") == git(checkout, "rev-parse", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_commit(checkout / "package") == "unknown"
-    assert environment()["git_commit"] == "unknown"
+    assert git_commit(Path(bunn.__file__).parent) == "unknown"
 
 
 def test_a_copy_elsewhere_is_told_its_commit(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("BUNN_COMMIT", "0123abc")
     assert git_commit(tmp_path) == git_commit(checkout / "package") == "0123abc"
+
+
+def test_the_folders_of_bunn_train_are_results_too(tmp_path):
+    result = sample(experiment="train", preset="default")
+    for folder in ("first", "second", "unfinished"):
+        (tmp_path / folder).mkdir()
+        for name in ("config", "environment", "runs"):
+            (tmp_path / folder / f"{name}.json").write_text("{}")
+        if folder != "unfinished":
+            (tmp_path / folder / "result.json").write_text(json.dumps(result.as_dict()))
+    assert read_results(tmp_path) == [result, result]
+    assert read_results(tmp_path / "first") == [result]
+    assert read_results(tmp_path / "unfinished") == []
+
+
+def test_curves_leave_out_what_is_not_finite():
+    values = [1.0, math.inf, 0.5, math.nan]
+    evaluations = tuple(
+        Evaluation(epoch, epoch, 1e-3, 2.0, {"train": 1.0, "val": value, "test": value})
+        for epoch, value in enumerate(values)
+    )
+    outcome = Outcome(0, 0, evaluations[2], evaluations, 3, 10, 1.0)
+    assert curves([outcome]) == {"epoch": [0, 2], "train_loss": [2.0, 2.0], "val": [1.0, 0.5]}
+
+
+def test_the_commit_is_that_of_the_code_that_runs(monkeypatch):
+    before = environment()["git_commit"]
+    monkeypatch.setenv("BUNN_COMMIT", "a commit made meanwhile")
+    assert environment()["git_commit"] == before

@@ -237,8 +237,8 @@ def test_sections_of_another_type():
         Config("minesweeper-board", data=ClusterOptions())
     with pytest.raises(ConfigError, match=r"model is a BuNNOptions; .*architecture='mlp'"):
         Config("barbell", "mlp", model=BuNNOptions())
-    with pytest.raises(ConfigError, match=r"training is a dict; .*pass a Training"):
-        Config("barbell", training={"epochs": 3})
+    with pytest.raises(ConfigError, match=r"training is a int; .*pass a Training"):
+        Config("barbell", training=3)
 
 
 def test_every_registered_model_builds_from_its_defaults():
@@ -247,3 +247,28 @@ def test_every_registered_model_builds_from_its_defaults():
         assert model.reference
         built = model.build(model.options(), 3, 2, pooling="mean", pe_channels=4)
         assert sum(parameter.numel() for parameter in built.parameters()) > 0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Schedule("step"), r"name='step'; it must be one of \['constant', 'cosine'"),
+        (lambda: Schedule("plateau", monitor="valid"), r"monitor='valid'; it must be one of"),
+        (lambda: Optimizer("sgd"), r"name='sgd'; it must be one of \['adam', 'adamw'\]"),
+        (lambda: Optimizer(lr="x"), r"lr='x'; it must be a number"),
+        (lambda: Training(epochs="3"), r"epochs='3'; it must be a whole number"),
+        (lambda: Training(precision="8"), r"precision='8'; it must be one of \['32'"),
+        (lambda: Encoding(lap_pe=1.5), r"lap_pe=1.5; it must be a whole number"),
+        (lambda: Config("clique", "gcn", model={"width": 3}), r"model.width is no option"),
+    ],
+)
+def test_python_is_checked_like_the_command_line(build, message):
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+def test_sections_may_be_mappings():
+    config = Config("clique", "gcn", model={"hidden_channels": 16}, training={"epochs": 3})
+    assert config.model.hidden_channels == 16
+    assert config.training == Training(epochs=3)
+    assert Optimizer(lr=1).lr == 1.0

@@ -96,8 +96,10 @@ def test_another_configuration_is_refused_with_what_changed(tmp_path):
 
 
 def test_other_seeds_in_the_same_place_are_refused(tmp_path):
+    """Also where ``runs.json`` does not say which they were."""
     config = tiny(architecture="mlp", training={"epochs": 1})
     train(config, [(0, 0), (0, 1), (0, 2)], folder=tmp_path, device="cpu")
+    (tmp_path / "runs.json").write_text("[[0, 0], [0, 2]]")
     before = listing(tmp_path)
     with pytest.raises(CheckpointError, match="other splits and seeds"):
         train(config, [(0, 0), (0, 2)], folder=tmp_path, resume=True, device="cpu")
@@ -222,3 +224,17 @@ def test_a_line_that_was_cut_short_is_dropped_and_a_missing_one_is_noticed(tmp_p
 def test_nothing_is_written_to_a_file_that_is_not_open(tmp_path):
     with pytest.raises(ValueError, match="not open"):
         MetricsFile(tmp_path / "metrics.jsonl").append(EVALUATIONS[0])
+
+
+def test_a_folder_is_resumed_with_the_same_runs(tmp_path):
+    config = tiny(architecture="mlp", training={"epochs": 1})
+    train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu")
+    before = listing(tmp_path)
+    for runs in ([(0, 0)], [(0, 0), (0, 1), (0, 2)], [(0, 1), (0, 0)]):
+        with pytest.raises(RunFolderError, match=r"was started with 2 runs .* and is now asked"):
+            train(config, runs, folder=tmp_path / "run", device="cpu", resume=True)
+    assert listing(tmp_path) == before
+    train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
+    (tmp_path / "run" / "runs.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"runs\.json is damaged"):
+        train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)

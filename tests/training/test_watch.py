@@ -17,10 +17,10 @@ PROGRESS = [
 ]
 
 
-def shown(terminal: bool) -> str:
+def shown(terminal: bool, every: float = 30.0) -> str:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=160, legacy_windows=False)
-    with LiveDisplay(console) as display:
+    with LiveDisplay(console, every) as display:
         for progressed in PROGRESS:
             display(progressed)
     return stream.getvalue()
@@ -38,8 +38,14 @@ def test_a_terminal_shows_a_line_for_every_run():
 
 def test_without_a_terminal_there_is_a_line_when_a_run_ends():
     assert shown(terminal=False).splitlines() == [
-        "split0-seed0: step 80  loss 0.0625  mse 0.3000 (best 0.3000, test 0.2000)"
+        "split0-seed0: epoch 8/10  step 80  loss 0.0625  mse 0.3000 (best 0.3000, test 0.2000)"
     ]
+
+
+def test_without_a_terminal_a_long_run_is_heard_of_now_and_then():
+    lines = shown(terminal=False, every=0.0).splitlines()
+    assert len(lines) == len(PROGRESS)
+    assert any(line.startswith("split1-seed0: epoch 5/10  step 50") for line in lines)
 
 
 def test_before_anything_is_known():
