@@ -80,7 +80,6 @@ NOTES: dict[tuple[str, str], str] = {
         "90, and a layer that keeps a node's own features apart from its neighbours' learns to "
         "multiply it again when it is trained until the loss stops falling."
     ),
-    ("barbell", "gps"): _ATTENTION,
     ("clique", "gat"): _ATTENTION,
     ("clique", "gps"): _ATTENTION,
     ("clique", "nsd"): (
