@@ -5,7 +5,8 @@ A page holds the place of a table between two lines of their own::
     <!-- bunn report: synthetic -->
     <!-- end -->
 
-What is between them is replaced by the tables of that experiment; the rest stays as it is.
+What is between them is replaced by the tables of that experiment, with the notes of its rows unless
+the first line reads ``<!-- bunn report: synthetic, without notes -->``; the rest stays as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bunn.experiments.results import Result, read_results
 from bunn.experiments.tables import markdown
 from bunn.files import write_atomically
 
-_BEGIN = re.compile(r"<!-- bunn report: (.*?) -->")
+_BEGIN = re.compile(r"<!-- bunn report: (.*?)(, without notes)? -->")
 _END = "<!-- end -->"
 
 
@@ -39,7 +40,9 @@ def embed(text: str, results: Sequence[Result]) -> str:
         if begin:
             opened = line.strip()
             try:
-                lines.append(markdown(results, [begin[1].strip()], headings=False).rstrip("\n"))
+                experiments, notes = [begin[1].strip()], begin[2] is None
+                table = markdown(results, experiments, headings=False, notes=notes)
+                lines.append(table.rstrip("\n"))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
         elif line.strip() == _END:

@@ -204,7 +204,8 @@ class Result:
 def read_results(folder: str | Path) -> list[Result]:
     """All results below ``folder``, ``<experiment>/*.json``, by file name.
 
-    Of the folders of ``bunn train``, it is the ``result.json`` that counts.
+    Of the folders of ``bunn train``, it is the ``result.json`` that counts; where two of them hold
+    the same dataset, model and preset, the preset of the later is called as the folder is.
 
     Raises:
         FileNotFoundError: If there is no such folder.
@@ -215,13 +216,16 @@ def read_results(folder: str | Path) -> list[Result]:
         raise FileNotFoundError(
             f"results={folder}; no such folder; run bunn reproduce first, or give another"
         )
-    results = []
+    results: list[Result] = []
     for path in sorted([*folder.glob("*/*.json"), *folder.glob("result.json")]):
         if path.parent.name in OTHER_FOLDERS:
             continue
         if (path.parent / "config.json").is_file():
             if path.name == "result.json":
-                results.append(Result.read(path))
+                result = Result.read(path)
+                if any(result.file == other.file for other in results):
+                    result = dataclasses.replace(result, preset=_as_name(path.parent.name))
+                results.append(result)
             continue
         result = Result.read(path)
         if path != folder / result.file:
@@ -245,11 +249,14 @@ def _refuse_constant(text: str) -> float:
 
 def _check_name(name: str, value: object) -> None:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        better = re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-") or "bunn"
         raise ValueError(
             f"{name}={value!r}; names are lower case letters and digits with hyphens, since they "
-            f"name the file; write {better!r}"
+            f"name the file; write {_as_name(value)!r}"
         )
+
+
+def _as_name(value: object) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", str(value).lower()).strip("-") or "bunn"
 
 
 def _check_numbers(name: str, values: Any, kind: type, fraction: bool = False) -> None:

@@ -112,15 +112,15 @@ class Table:
                     places.setdefault((row.label, cell.result.notes), []).append(column.title)
         return [(f"{who} on {', '.join(where)}", note) for (who, note), where in places.items()]
 
-    def markdown(self) -> str:
+    def markdown(self, *, notes: bool = True) -> str:
         """A Markdown table, the best of each column bold, and its notes below."""
         lines = [_line([self.corner, *self.heads, "runs"])]
         lines.append("|---|" + "---:|" * (len(self.columns) + 1))
         for row in self.rows:
             cells = (c.compose(f"**{c.ours}**" if c.best else c.ours) for c in row.cells)
             lines.append(_line([row.label, *cells, row.runs]))
-        notes = [f"- {_escape(which)}: {_escape(note)}" for which, note in self.notes]
-        blocks = [lines, [f"\\{footnote}" for footnote in self.footnotes], notes]
+        told = [f"- {_escape(which)}: {_escape(note)}" for which, note in self.notes if notes]
+        blocks = [lines, [f"\\{footnote}" for footnote in self.footnotes], told]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def rich(self) -> RichTable:
@@ -188,14 +188,18 @@ def tables_for(results: Sequence[Result], experiment: str) -> list[Table]:
 
 
 def markdown(
-    results: Sequence[Result], experiments: Iterable[str] | None = None, *, headings: bool = True
+    results: Sequence[Result],
+    experiments: Iterable[str] | None = None,
+    *,
+    headings: bool = True,
+    notes: bool = True,
 ) -> str:
     """The tables of some experiments in Markdown (default: of those that have results)."""
     parts = []
     for experiment in experiments_of(results) if experiments is None else experiments:
         for table in tables_for(results, experiment):
             parts += [f"### {table.title}", table.about] if headings else []
-            parts.append(table.markdown())
+            parts.append(table.markdown(notes=notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

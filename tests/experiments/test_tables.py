@@ -315,6 +315,14 @@ def test_a_page_is_refreshed_between_its_markers_only(site):
     assert site.read_text() == text
 
 
+def test_a_short_page_leaves_the_notes_to_others():
+    results = [sample(notes="A narrower network.")]
+    for marker, noted in (("synthetic", True), ("synthetic, without notes", False)):
+        text = embed(f"<!-- bunn report: {marker} -->\n<!-- end -->\n", results)
+        assert "| BuNN |" in text
+        assert ("narrower" in text) == noted
+
+
 def test_a_page_is_not_current_after_a_new_result_or_an_edit(site):
     refresh(site)
     sample(model="gcn", test=[1.0]).write(site.parent.parent / "results")
