@@ -85,8 +85,8 @@ class ConvLayer(GraphModule):
 class Block(GraphModule):
     """Normalisation, layer, non-linearity and residual connection, as in ``bunn.nn.BuNNBlock``.
 
-    Pre-norm, ``x + dropout(act(layer(norm(x))))``, or post-norm, ``x +
-    act(norm(dropout(layer(x))))``.
+    Pre-norm, ``x + dropout(act(layer(norm(x))))``; post-norm, ``x + act(norm(dropout(layer(x))))``;
+    or, with ``norm_residual``, ``norm(x + dropout(act(layer(x))))``.
 
     Args:
         layer: The layer, with as many output as input channels.
@@ -100,6 +100,7 @@ class Block(GraphModule):
         self.act = nn.Identity() if layer.activated else activation_resolver(options.act)
         self.dropout = build_dropout(options.dropout)
         self.norm_first, self.residual = options.norm_first, options.residual
+        self.norm_residual = options.norm_residual
 
     def prepare(
         self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
@@ -117,10 +118,13 @@ class Block(GraphModule):
             h = self.layer(self.norm(x), edge_index, edge_weight, batch)
             h = self.dropout(self.act(h))
         else:
-            h = self.dropout(self.layer(x, edge_index, edge_weight, batch))
-            h = self.act(self.norm(h))
+            h = self.layer(x, edge_index, edge_weight, batch)
+            if self.norm_residual:
+                h = self.dropout(self.act(h))
+            else:
+                h = self.act(self.norm(self.dropout(h)))
         out: Tensor = x + h if self.residual else h
-        return out
+        return self.norm(out) if self.norm_residual else out
 
 
 class GraphModel(nn.Module):

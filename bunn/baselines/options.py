@@ -26,6 +26,8 @@ class FrameOptions:
         head_layers: Depth of the head.
         linear_encoder: Whether features enter through a linear map alone, as if the first layer
             read them raw, or through a non-linearity too.
+        norm_residual: Whether a block that normalises after the layer does so after its residual
+            connection, too, as GPS always does.
     """
 
     hidden_channels: int = 128
@@ -37,12 +39,18 @@ class FrameOptions:
     residual: bool = True
     head_layers: int = 1
     linear_encoder: bool = False
+    norm_residual: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers", "head_layers"):
             check_count(self, name)
-        for name in ("norm_first", "residual", "linear_encoder"):
+        for name in ("norm_first", "residual", "linear_encoder", "norm_residual"):
             check_flag(self, name)
+        if self.norm_first and self.norm_residual:
+            raise ValueError(
+                "norm_residual=True normalises after the layer, but norm_first=True; set one of "
+                "them to False"
+            )
         check_probability(self, "dropout")
         check_choice(self, "norm", ("layer", "batch", None))
         check_activation(self, "act")

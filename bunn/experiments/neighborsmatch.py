@@ -62,7 +62,7 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
         )
     else:
         options = BASELINES[model].options(
-            hidden_channels=32, num_layers=depth + 1, norm_first=False
+            hidden_channels=32, num_layers=depth + 1, norm_first=False, norm_residual=True
         )
     return Config(
         "tree-neighborsmatch",

@@ -20,6 +20,18 @@ class Activated(Turned):
     activated = True
 
 
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_block_may_normalise_its_stream(residual):
+    block = Block(
+        Turned(),
+        FrameOptions(8, norm_first=False, norm_residual=True, residual=residual, act="tanh"),
+    )
+    nn.init.uniform_(block.norm.weight)
+    x = torch.randn(5, 8)
+    h = x * residual + torch.tanh(2 * x)
+    torch.testing.assert_close(block(x, GRAPH.edge_index), block.norm(h))
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("layer", [Turned, Activated])
@@ -102,6 +114,10 @@ BAD_OPTIONS = {
     "norm": ({"norm": "instance"}, "norm='instance'; use one of 'layer', 'batch', None"),
     "order": ({"norm_first": "no"}, "norm_first='no'; it must be True or False"),
     "residual": ({"residual": 1}, "residual=1; it must be True or False"),
+    "two orders": (
+        {"norm_first": True, "norm_residual": True},
+        "norm_residual=True normalises after the layer, but norm_first=True",
+    ),
     "head": ({"head_layers": 0}, "head_layers=0; it must be an integer >= 1"),
 }
 

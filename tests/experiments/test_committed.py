@@ -25,7 +25,7 @@ def expected(result: Result) -> Config:
     "result", [result for result in RESULTS if result.options], ids=lambda result: str(result.file)
 )
 def test_the_preset_is_still_what_was_measured(result):
-    assert result.options == expected(result).as_dict()
+    assert Config.from_dict(result.options) == expected(result)
 
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result.file))
