@@ -70,7 +70,8 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
         data=TreeOptions(depth=depth, edges="undirected" if model == "bunn" else "to-root"),
         model=options,
         optimizer=Optimizer("adam", lr=1e-3),
-        schedule=Schedule("plateau", patience=10, monitor="train"),
+        # At depth 2 an epoch is two steps.
+        schedule=Schedule("plateau", patience=10 if depth > 2 else 100, monitor="train"),
         training=Training(
             epochs=epochs, batch_size=batch_size, eval_every=5, goal=1.0, precision="tf32"
         ),
