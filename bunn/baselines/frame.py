@@ -114,15 +114,11 @@ class Block(GraphModule):
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
-        if self.norm_first:
-            h = self.layer(self.norm(x), edge_index, edge_weight, batch)
+        h = self.layer(self.norm(x) if self.norm_first else x, edge_index, edge_weight, batch)
+        if self.norm_first or self.norm_residual:
             h = self.dropout(self.act(h))
         else:
-            h = self.layer(x, edge_index, edge_weight, batch)
-            if self.norm_residual:
-                h = self.dropout(self.act(h))
-            else:
-                h = self.act(self.norm(self.dropout(h)))
+            h = self.act(self.norm(self.dropout(h)))
         out: Tensor = x + h if self.residual else h
         return self.norm(out) if self.norm_residual else out
 

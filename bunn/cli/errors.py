@@ -39,7 +39,8 @@ def explained(going_on: str = "") -> Iterator[None]:
             code = _exit_code(error)
             if code is None:  # a defect: its traceback is what helps
                 raise
-            hint = f" ({going_on})" if going_on and _is_of_a_run_folder(error) else ""
+            of_a_folder = _is_a(error, "RunFolderError", "CheckpointError", "InterruptedRunError")
+            hint = f" ({going_on})" if going_on and of_a_folder else ""
             _fail(error, f"{error}{hint}", code)
 
 
@@ -63,25 +64,20 @@ def ensure_writable(folder: Path, option: str) -> None:
 
 def _exit_code(error: Exception) -> int | None:
     """The exit code of an error that a user can do something about."""
-    training = sys.modules.get("bunn.training")  # not loaded: then the error is not one of its
-    if training is not None:
-        if isinstance(error, training.ConfigError):
-            return 2
-        if isinstance(error, training.InterruptedRunError):
-            return INTERRUPTED
-        known = (training.RunFolderError, training.CheckpointError, training.NonFiniteLossError)
-        if isinstance(error, known):
-            return 1
+    if _is_a(error, "ConfigError"):
+        return 2
+    if _is_a(error, "InterruptedRunError"):
+        return INTERRUPTED
+    if _is_a(error, "RunFolderError", "CheckpointError", "NonFiniteLossError"):
+        return 1
     # A damaged file, a full disk, an option of a model that does not fit the others.
     return 1 if isinstance(error, ValueError | OSError) else None
 
 
-def _is_of_a_run_folder(error: Exception) -> bool:
+def _is_a(error: Exception, *names: str) -> bool:
+    """Whether it is an error of training; if that is not loaded, it is none."""
     training = sys.modules.get("bunn.training")
-    return training is not None and isinstance(
-        error,
-        training.RunFolderError | training.CheckpointError | training.InterruptedRunError,
-    )
+    return isinstance(error, tuple(getattr(training, name) for name in names if training))
 
 
 def _fail(error: BaseException, message: str, code: int) -> NoReturn:

@@ -122,12 +122,11 @@ def curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
         (row[0].epoch, fmean(e.loss for e in row), fmean(e.metrics["val"] for e in row))
         for row in rows
     ]
-    epochs, losses, values = zip(*filter(_is_finite, points), strict=True)
-    return {"epoch": list(epochs), "train_loss": list(losses), "val": list(values)}
-
-
-def _is_finite(point: tuple[float, ...]) -> bool:
-    return all(map(math.isfinite, point))
+    finite = [point for point in points if all(map(math.isfinite, point))]
+    return {
+        name: [point[column] for point in finite]
+        for column, name in enumerate(("epoch", "train_loss", "val"))
+    }
 
 
 def _seconds(outcomes: Sequence[Outcome]) -> float:

@@ -46,7 +46,7 @@ def find_preset(
         settings: What to change in it, as :meth:`bunn.training.Config.override` takes it; a preset
             that depends on the data is the one for the data they ask for.
     """
-    of_data = [setting for setting in settings if setting.split("=")[0].startswith("data.")]
+    of_data = [setting for setting in settings if setting.lstrip().startswith("data.")]
     known = presets(dataset, model, Config(dataset, model).override(of_data).data)
     if name is None:
         name = next(iter(known))

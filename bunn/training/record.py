@@ -100,8 +100,8 @@ class RunFolder:
         runs_file = self.path / "runs.json"
         if runs_file.exists() and (runs := _read(runs_file, list)) != self.runs:
             raise RunFolderError(
-                f"{self.path} was started with {_pairs(runs)} and is now asked for "
-                f"{_pairs(self.runs)}; resume with the same ones, or choose another folder"
+                f"{self.path} was started with the runs {runs}, pairs of split and seed, and is "
+                f"now asked for {self.runs}; resume with the same ones, or choose another folder"
             )
 
     @contextlib.contextmanager
@@ -140,12 +140,6 @@ def _read(path: Path, kind: type) -> Any:
     if not isinstance(content, kind):
         raise RunFolderError(f"{path} is damaged ({content!r}); restore it")
     return content
-
-
-def _pairs(runs: list[list[int]]) -> str:
-    """``"split 0, seed 0"``, or how many of them there are and between which."""
-    names = [f"split {split}, seed {seed}" for split, seed in runs]
-    return names[0] if len(names) == 1 else f"{len(names)} runs ({names[0]} to {names[-1]})"
 
 
 def identity(config: Config, runs: Sequence[Run]) -> str:

@@ -90,6 +90,7 @@ class TestNeighborsMatch:
         config = neighborsmatch.preset(5, model)
         assert (config.model.num_layers, config.model.hidden_channels) == (6, 32)
         assert config.data.edges == "to-root"
+        assert config.model.norm_residual
         assert config.schedule.monitor == "train"
 
     @pytest.mark.parametrize("model", ["gcn", "bunn"])

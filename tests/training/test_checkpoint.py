@@ -239,7 +239,7 @@ def test_a_full_disk_keeps_the_old_one(failing, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "save_file", full)
     with pytest.raises(CheckpointError) as error:
         save(tmp_path, 3)
-    for part in ("epoch-000003", "No space left on device", "make room", "resume"):
+    for part in ("epoch-000003", "No space left on device", "make room", "then resume"):
         assert part in str(error.value)
     assert listing(tmp_path) == before
     assert folders(tmp_path) == {"epoch-000001", "epoch-000002"}

@@ -231,10 +231,15 @@ def test_a_folder_is_resumed_with_the_same_runs(tmp_path):
     train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu")
     before = listing(tmp_path)
     for runs in ([(0, 0)], [(0, 0), (0, 1), (0, 2)], [(0, 1), (0, 0)]):
-        with pytest.raises(RunFolderError, match=r"was started with 2 runs .* and is now asked"):
+        with pytest.raises(
+            RunFolderError, match=r"with the runs \[\[0, 0\], \[0, 1\]\], .*now asked"
+        ):
             train(config, runs, folder=tmp_path / "run", device="cpu", resume=True)
     assert listing(tmp_path) == before
     train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
+    (tmp_path / "run" / "runs.json").write_text("[]")
+    with pytest.raises(RunFolderError, match=r"was started with the runs \[\], pairs"):
+        train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
     (tmp_path / "run" / "runs.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"runs\.json is damaged"):
         train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)

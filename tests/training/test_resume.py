@@ -224,7 +224,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
                 train(config, runs, folder=cut, device="cpu", resume=True, watcher=fill)
         assert "No space left on device" in str(error.value)
         assert message in str(error.value)
-        assert "resume" in str(error.value)
+        assert "then resume" in str(error.value)
     train(config, runs, folder=cut, device="cpu", resume=True)
     assert left_behind(cut) == left_behind(tmp_path / "whole")
 
