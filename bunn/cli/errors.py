@@ -68,7 +68,7 @@ def _exit_code(error: Exception) -> int | None:
         return 2
     if _is_a(error, "InterruptedRunError"):
         return INTERRUPTED
-    if _is_a(error, "RunFolderError", "CheckpointError", "NonFiniteLossError"):
+    if _is_a(error, "RunFolderError", "CheckpointError", "NonFiniteLossError", "CompileError"):
         return 1
     # A damaged file, a full disk, an option of a model that does not fit the others.
     return 1 if isinstance(error, ValueError | OSError) else None

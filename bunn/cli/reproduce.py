@@ -46,6 +46,9 @@ def reproduce(
         typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
     ] = None,
     device: Annotated[DeviceName, typer.Option(help="Neighborsmatch: where.")] = DeviceName.AUTO,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Neighborsmatch: through torch.compile.")
+    ] = False,
     runs: Annotated[
         Path, typer.Option(help="Where runs are recorded; the same command goes on there.")
     ] = Path("runs"),
@@ -78,6 +81,7 @@ def reproduce(
             epochs=epochs,
             preset=preset,
             device=device,
+            compile=compile,
             runs=runs / name,
             results=results or (runs / "quick" if quick else Path("results")),
             command=command_line(),

@@ -57,6 +57,9 @@ def train(
     threads: Annotated[
         int | None, typer.Option(help="Threads of a CPU.", min=1, show_default="all cores")
     ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Through torch.compile: a slow start, faster steps.")
+    ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write events for TensorBoard.")
     ] = False,
@@ -101,6 +104,7 @@ def train(
                 device=device,
                 data_root=data_root,
                 tensorboard=tensorboard,
+                compile=compile,
             )
         with writing(folder / "result.json", "--output"):
             write_atomically(folder / "result.json", as_json(result.as_dict()) + "\n")

@@ -34,6 +34,7 @@ def measure(
     device: str = "auto",
     data_root: str | Path | None = None,
     tensorboard: bool = False,
+    compile: bool = False,
     name: str | None = None,
     notes: str = "",
     look: Callable[[list[Run]], dict[str, Any]] | None = None,
@@ -64,6 +65,7 @@ def measure(
         data_root=data_root,
         watcher=watcher,
         tensorboard=tensorboard,
+        compile=compile,
         environment={**facts, "threads": torch.get_num_threads(), "command": command},
         keep=finished.append if look is not None else None,
     )

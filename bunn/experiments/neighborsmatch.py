@@ -86,6 +86,7 @@ def jobs(
     seeds: int,
     epochs: int,
     device: str,
+    compile: bool,
     runs: Path,
     results: Path,
     command: str,
@@ -97,7 +98,7 @@ def jobs(
             point,
             (
                 *(depth, model, name if model == "bunn" else "paper"),
-                *(seeds, epochs, device, runs, results, command),
+                *(seeds, epochs, device, compile, runs, results, command),
             ),
         )
         for depth in sorted(depths, reverse=True)
@@ -113,6 +114,7 @@ def point(
     seeds: int,
     epochs: int,
     device: str,
+    compile: bool,
     runs: Path,
     results: Path,
     command: str,
@@ -128,6 +130,7 @@ def point(
         folder=runs / f"{dataset}-{model}-{name}",
         watcher=watcher,
         device=device,
+        compile=compile,
         name=dataset,
     )
     if min(result.test) < 1 and epochs < EPOCHS:

@@ -36,6 +36,7 @@ class Request:
         epochs: Neighborsmatch: of a run.
         preset: Neighborsmatch: of the BuNN.
         device: Neighborsmatch: where it runs.
+        compile: Neighborsmatch: whether through :func:`torch.compile`.
     """
 
     experiment: str
@@ -49,6 +50,7 @@ class Request:
     epochs: int | None = None
     preset: str = "paper"
     device: str = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.experiment == "synthetic":
@@ -58,6 +60,7 @@ class Request:
                 "--epochs": self.epochs,
                 "--preset": None if self.preset == "paper" else self.preset,
                 "--device": "cuda" if self.device == "cuda" else None,
+                "--compile": self.compile or None,
             }
         else:
             known, misplaced = neighborsmatch.MODELS, {"--quick": self.quick or None}
@@ -106,6 +109,7 @@ def jobs_of(request: Request) -> list[Job]:
         seeds=request.seeds or 1,
         epochs=request.epochs or neighborsmatch.EPOCHS,
         device=request.device,
+        compile=request.compile,
         runs=request.runs,
         results=request.results,
         command=request.command,

@@ -3,6 +3,7 @@
 from bunn.training.checkpoint import CheckpointError
 from bunn.training.config import Config, Encoding, Optimizer, Schedule, Training
 from bunn.training.divergence import NonFiniteLossError
+from bunn.training.drive import CompileError
 from bunn.training.models import MODELS, BuNNOptions
 from bunn.training.options import ConfigError
 from bunn.training.record import RunFolderError
@@ -14,6 +15,7 @@ __all__ = [
     "MODELS",
     "BuNNOptions",
     "CheckpointError",
+    "CompileError",
     "Config",
     "ConfigError",
     "Encoding",

@@ -10,7 +10,7 @@ numbers it would see alone, up to rounding; only dropout draws others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,14 @@ from torch.func import functional_call, vmap
 from bunn.training.feed import Inputs
 from bunn.training.run import Epoch, Gradients, Output, Run
 
+Model = Callable[..., Tensor]
+
 #: Batches of at most this many hidden values are worth stacking: beyond, products fill a core.
 SMALL = 2**15
+
+
+class CompileError(RuntimeError):
+    """:func:`torch.compile` failed, for want of a C++ compiler or of Triton perhaps."""
 
 
 class Driver:
@@ -30,11 +36,15 @@ class Driver:
 
     Args:
         runs: One, or several that can be trained together.
+        compile: Whether the model of a run that is trained alone is compiled. (default:
+            :obj:`False`)
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], compile: bool = False) -> None:
         self._runs = list(runs)
         self._stack: Stack | None = None
+        self._compile = compile
+        self._compiled: Model | None = None
 
     def train_epoch(self) -> None:
         """One epoch of every run that is not finished."""
@@ -48,10 +58,39 @@ class Driver:
         requests = [next(epoch) for epoch in epochs]
         while requests:
             if self._stack is None:
-                replies = [_alone(active[0], requests[0])]
+                replies = [self._alone(active[0], requests[0])]
             else:
                 replies = _together(active[0].precision, self._stack, requests)
             requests = [request for request in map(_go_on, epochs, replies) if request is not None]
+
+    def _alone(self, run: Run, request: Output | Gradients) -> Any:
+        if isinstance(request, Gradients):
+            run.optimizer.zero_grad()
+            run.precision.backward(request.loss, run.model)
+            return None
+        model: Model = run.model
+        if self._compile:
+            model = self._compiled = self._compiled or compiled(run.model)
+        with run.precision.forward_context(), torch.set_grad_enabled(request.training):
+            return model(*request.inputs)
+
+
+def compiled(model: nn.Module) -> Model:
+    """The model through :func:`torch.compile`, with a word on what to do where that fails."""
+    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415  (seconds to import)
+
+    faster: Model = torch.compile(model)
+
+    def call(*arguments: Any) -> Tensor:
+        try:
+            return faster(*arguments)
+        except TorchDynamoException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise CompileError(
+                f"the model cannot be compiled here: {reason}; train without compile"
+            ) from error
+
+    return call
 
 
 def _go_on(epoch: Epoch, reply: Any) -> Output | Gradients | None:
@@ -87,15 +126,6 @@ def is_small(run: Run) -> bool:
     graph = run.feed.parts["train"][0]
     nodes = int(graph.num_nodes or 0) * run.feed.batch_size
     return nodes * int(run.config.model.hidden_channels) <= SMALL
-
-
-def _alone(run: Run, request: Output | Gradients) -> Any:
-    if isinstance(request, Gradients):
-        run.optimizer.zero_grad()
-        run.precision.backward(request.loss, run.model)
-        return None
-    with run.precision.forward_context(), torch.set_grad_enabled(request.training):
-        return run.model(*request.inputs)
 
 
 def _together(

@@ -59,6 +59,7 @@ def train(
     tensorboard: bool = False,
     environment: dict[str, Any] | None = None,
     keep: Callable[[Run], None] | None = None,
+    compile: bool = False,
 ) -> list[Outcome]:
     """Trains a model for every pair of split and seed.
 
@@ -74,6 +75,8 @@ def train(
             :obj:`False`)
         environment: What to write into ``environment.json``. (default: nothing)
         keep: Called with every finished :class:`Run`, to look at its model. (default: nobody does)
+        compile: Whether runs that are trained one by one go through :func:`torch.compile`: some
+            seconds first, then faster steps, most of all on a GPU. (default: :obj:`False`)
 
     Raises:
         InterruptedRunError: After Ctrl-C, once all is saved.
@@ -84,7 +87,9 @@ def train(
             "twice"
         )
     record = None if folder is None else RunFolder(Path(folder), environment, runs)
-    training = _Training(config, runs, device, data_root, watcher, record, tensorboard, keep)
+    training = _Training(
+        config, runs, device, data_root, watcher, record, tensorboard, keep, compile
+    )
     if record is None:
         return training.train()
     record.check(config, resume)  # before anything is there that was not
@@ -104,6 +109,7 @@ class _Training:
         record: RunFolder | None,
         tensorboard: bool,
         keep: Callable[[Run], None] | None,
+        compile: bool,
     ) -> None:
         self.config, self.pairs, self.watcher, self.record = config, list(runs), watcher, record
         self.tensorboard = tensorboard and record is not None
@@ -114,6 +120,7 @@ class _Training:
         self.reported = DATASETS[config.dataset].reported_part
         self.cache = DiskCache()
         self.keep = keep or (lambda run: None)
+        self.compile = compile
 
     def train(self) -> list[Outcome]:
         outcomes = []
@@ -146,7 +153,7 @@ class _Training:
         group = Group(runs, self.config, self.device, self.record, self.tensorboard)
         try:
             group.restore()
-            driver = Driver(runs)
+            driver = Driver(runs, self.compile)
             for run in runs:
                 self._report(run)
             while active := [run for run in runs if not run.finished]:

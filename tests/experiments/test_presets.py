@@ -115,6 +115,7 @@ def request(experiment: str, **options: object) -> Request:
     [
         ("synthetic", {"models": ("gnc",)}, "no 'gnc' here; did you mean 'gcn'"),
         ("synthetic", {"depths": (2,)}, "--depths is no option of synthetic"),
+        ("synthetic", {"compile": True}, "--compile is no option of synthetic"),
         ("neighborsmatch", {"quick": True}, "--quick is no option of neighborsmatch"),
         ("neighborsmatch", {"models": ("mlp",)}, "no 'mlp' here"),
         ("neighborsmatch", {"preset": "wild"}, "--preset wild is unknown"),

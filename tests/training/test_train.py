@@ -7,9 +7,17 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bunn.training import InterruptedRunError, NonFiniteLossError, Progressed, Run, train
+from bunn.training import (
+    CompileError,
+    InterruptedRunError,
+    NonFiniteLossError,
+    Progressed,
+    Run,
+    train,
+)
 from tests.training.tiny import StoppedError, left_behind, stop_after, tiny
 
 
@@ -185,3 +193,30 @@ def test_cuda_finds_a_loss_that_is_no_number_once_an_epoch():
     config = tiny(architecture="mlp", model={"norm": None}, optimizer={"lr": 1e25})
     with pytest.raises(NonFiniteLossError, match=r"at step 2 \(epoch 1\)"):
         train(config, device="cuda")
+
+
+@pytest.mark.parametrize("architecture", ["bunn", "gcn"])
+def test_a_compiled_model_learns_the_same(architecture, monkeypatch):
+    compiled = []
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda model: compiled.append(model) or real(model, backend="aot_eager")
+    )
+    config = tiny("minesweeper-board", architecture, training={"epochs": 3})
+    plain = train(config, device="cpu")
+    assert not compiled
+    fast = train(config, device="cpu", compile=True)
+    assert len(compiled) == 1
+    for before, after in zip(plain[0].evaluations, fast[0].evaluations, strict=True):
+        assert after.loss == pytest.approx(before.loss, rel=1e-4)
+
+
+def test_what_cannot_be_compiled_is_said(monkeypatch):
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model: real(model, backend=_no_backend))
+    with pytest.raises(CompileError, match=r"cannot be compiled here: .*; train without compile"):
+        train(tiny("minesweeper-board", "mlp"), device="cpu", compile=True)
+
+
+def _no_backend(graph: object, inputs: object) -> None:
+    raise OSError("no C++ compiler")
