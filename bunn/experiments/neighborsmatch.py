@@ -48,6 +48,8 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
     """
     options: Any
     leaves = 2**depth
+    # At depth 2 an epoch is two steps; in deep trees messages take hundreds of epochs to get going.
+    slow = depth == 2 or (model != "bunn" and depth > 4)
     batch_size = min(PER_LEAF * leaves, 1024)
     if model == "bunn":
         channels = 2 * BUNDLES if name == "narrow" else min(PER_LEAF * leaves, 2048)
@@ -70,8 +72,7 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
         data=TreeOptions(depth=depth, edges="undirected" if model == "bunn" else "to-root"),
         model=options,
         optimizer=Optimizer("adam", lr=1e-3),
-        # At depth 2 an epoch is two steps.
-        schedule=Schedule("plateau", patience=10 if depth > 2 else 100, monitor="train"),
+        schedule=Schedule("plateau", patience=100 if slow else 10, monitor="train"),
         training=Training(
             epochs=epochs, batch_size=batch_size, eval_every=5, goal=1.0, precision="tf32"
         ),
