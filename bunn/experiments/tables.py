@@ -104,13 +104,18 @@ class Table:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """What the results say about themselves: which (``"GPS on barbell, clique"``), and what."""
+        """Which cells a note is about, and the note; rows that share theirs are named together."""
         places: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             for column, cell in zip(self.columns, row.cells, strict=True):
                 if cell.result is not None and cell.result.notes:
                     places.setdefault((row.label, cell.result.notes), []).append(column.title)
-        return [(f"{who} on {', '.join(where)}", note) for (who, note), where in places.items()]
+        rows: dict[tuple[str, str], list[str]] = {}
+        for (label, note), titles in places.items():
+            rows.setdefault((", ".join(titles), note), []).append(label)
+        return [
+            (f"{', '.join(labels)} on {titles}", note) for (titles, note), labels in rows.items()
+        ]
 
     def markdown(self, *, notes: bool = True) -> str:
         """A Markdown table, the best of each column bold, and its notes below."""

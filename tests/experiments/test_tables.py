@@ -223,6 +223,14 @@ def test_an_unknown_experiment():
 HOSTILE = "a|b\n<!-- end -->\n| c | <script>alert(1)</script> [bold]x[/bold]"
 
 
+def test_rows_with_the_same_note_share_a_line():
+    results = [sample(model=model, notes="Short.") for model in ("gcn", "sage")]
+    results += [sample(model="gat", dataset="clique", notes="Short.")]
+    (table,) = tables_for(results, "synthetic")
+    assert [note for _, note in table.notes] == ["Short."] * 2
+    assert {which for which, _ in table.notes} == {"GCN, SAGE on barbell", "GAT on clique"}
+
+
 def test_notes_are_listed_once_and_stay_in_their_line():
     results = [sample(notes=HOSTILE), sample(dataset="clique", notes=HOSTILE)]
     text = markdown(results)
