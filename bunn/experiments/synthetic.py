@@ -104,9 +104,9 @@ def jobs(
     longest_first = [*reversed(MODELS), *CONSTANTS]
     return [
         Job(f"{dataset} {model}", cell, (dataset, model, quick, seeds, runs, results, command))
-        for dataset in DATASETS
         for model in longest_first
         if model in models
+        for dataset in DATASETS
     ]
 
 
