@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bunn.components import Blocks, component_labels
 from bunn.edges import Adjacency, check_no_gradient, read_edges
+from bunn.kernels import cut_long_rows
 from bunn.operator import SymmetricOperator, for_keeps, random_walk
 from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs, smallest_nonzero
 
@@ -97,16 +98,20 @@ class Laplacian:
         self.sqrt_stationary = self.null_vector.to(dtype).unsqueeze(1)
         self.stationary = self.null_vector.square().to(dtype)
         self._rounded_degree = self._degree.to(dtype)
-        self.operator = SymmetricOperator(
-            self._crow,
-            self._col,
-            self.coordinates()[2].to(dtype),
-            self.sqrt_stationary if self.normalization == "rw" else None,
+        # The root of the degree over the mean of its component: about one, in any precision.
+        sizes = torch.bincount(self.components, minlength=self.num_components)
+        root = (self.null_vector * sizes[self.components].sqrt()).to(dtype).unsqueeze(1)
+        inverse = root.reciprocal()
+        segments = cut_long_rows(self._crow) if self._crow.is_cuda else None
+        walk = SymmetricOperator(
+            self._crow, self._col, self.coordinates()[2].to(dtype), root, inverse, segments
         )
-        neighbours = (~self._isolated).to(dtype).unsqueeze(1)
+        sym = self.normalization == "sym"
+        self.operator = walk._replace(before=None, after=None) if sym else walk
+        mean = inverse * (~self._isolated).to(dtype).unsqueeze(1)
         self._aggregation = {
-            "mean": neighbours,
-            "sum": neighbours * self._rounded_degree.unsqueeze(1),
+            "mean": walk._replace(after=mean),
+            "sum": walk._replace(after=mean * self._rounded_degree.unsqueeze(1)),
         }
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
@@ -245,9 +250,7 @@ class Laplacian:
         if reduce not in self._aggregation:
             raise ValueError(f"reduce={reduce!r}; use 'mean' or 'sum'")
         lap = self.matching(x)
-        operator = lap.operator._replace(sqrt_degree=lap.sqrt_stationary)
-        mean = random_walk(x.to(lap.dtype), operator)
-        return (mean * lap._aggregation[reduce]).to(x.dtype)
+        return random_walk(x, lap._aggregation[reduce])
 
     def dense(self) -> Tensor:
         """``L`` as a dense ``(n, n)`` matrix."""

@@ -1,4 +1,4 @@
-"""The one sparse product: ``S x`` and ``D^-1/2 S D^1/2 x``, differentiable and opaque to compilers.
+"""The one sparse product: ``S x`` between two diagonals, differentiable and opaque to compilers.
 
 Everything iterative in this package is made of products with the symmetric normalised adjacency
 ``S = D^-1/2 A D^-1/2``. Being symmetric, it serves forward and backward alike: the adjoint of
@@ -17,21 +17,35 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
+from bunn import kernels
+
 
 class SymmetricOperator(NamedTuple):
-    """``S`` in CSR form, and the diagonal that turns it into the random-walk operator.
+    """``S`` in CSR form, and the diagonals that turn it into another operator.
+
+    The random walk ``D^-1 A`` has ``D^1/2`` before and ``D^-1/2`` after ``S``, the adjacency matrix
+    ``D^1/2`` on either side.
 
     Args:
         crow: ``(n + 1,)`` row pointers, int32 where they fit.
         col: ``(nnz,)`` column indices, of the same type.
         value: ``(nnz,)`` entries of ``S``, float32 or float64.
-        sqrt_degree: ``(n, 1)`` for the random-walk Laplacian, :obj:`None` for the symmetric one.
+        before: ``(n, 1)`` what the rows of the features are multiplied with first, or :obj:`None`.
+        after: ``(n, 1)`` what those of the result are multiplied with, or :obj:`None`.
+        segments: ``(s, 4)`` int32 on a GPU, from :func:`bunn.kernels.cut_long_rows`.
     """
 
     crow: Tensor
     col: Tensor
     value: Tensor
-    sqrt_degree: Tensor | None
+    before: Tensor | None
+    after: Tensor | None
+    segments: Tensor | None = None
+
+    @property
+    def adjoint(self) -> SymmetricOperator:
+        """The same the other way round."""
+        return self._replace(before=self.after, after=self.before)
 
 
 def exact_arithmetic(x: Tensor) -> torch.autocast:
@@ -66,14 +80,6 @@ def _hear_torch_out() -> None:
         torch.sparse_csr_tensor([0, 1], [0], one, (1, 1), check_invariants=False)
 
 
-def frame_scales(sqrt_degree: Tensor | None, adjoint: bool) -> tuple[Tensor | None, Tensor | None]:
-    """The diagonals before and after ``p(S)``: ``D^1/2, D^-1/2``, swapped for the adjoint."""
-    if sqrt_degree is None:
-        return None, None
-    inverse = sqrt_degree.reciprocal()
-    return (inverse, sqrt_degree) if adjoint else (sqrt_degree, inverse)
-
-
 def to_operator_frame(x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``scale * x`` as a fresh contiguous matrix in the operator's precision."""
     if scale is None:
@@ -99,11 +105,14 @@ def _random_walk(
     crow: Tensor,
     col: Tensor,
     value: Tensor,
-    sqrt_degree: Tensor | None,
-    adjoint: bool,
+    before: Tensor | None,
+    after: Tensor | None,
+    segments: Tensor | None,
 ) -> Tensor:
-    before, after = frame_scales(sqrt_degree, adjoint)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if kernels.serve(x, value):
+        kernels.product(x.contiguous(), out, (crow, col, value, segments), before, after)
+        return out
     z = to_operator_frame(x, before, value.dtype)
     from_operator_frame(csr_matrix(crow, col, value) @ z, after, out)
     return out
@@ -134,7 +143,7 @@ def unfold_columns(y: Tensor, batch_size: int) -> tuple[Tensor, int]:
 
 
 class _RandomWalk(torch.autograd.Function):
-    """``x -> D^-1/2 S D^1/2 x`` (``S x`` without ``sqrt_degree``), and its adjoint."""
+    """``x -> after * S (before * x)``."""
 
     generate_vmap_rule = True
 
@@ -144,21 +153,21 @@ class _RandomWalk(torch.autograd.Function):
         crow: Tensor,
         col: Tensor,
         value: Tensor,
-        sqrt_degree: Tensor | None,
-        adjoint: bool,
+        before: Tensor | None,
+        after: Tensor | None,
+        segments: Tensor | None,
     ) -> Tensor:
-        y: Tensor = _random_walk(x, crow, col, value, sqrt_degree, adjoint)
+        y: Tensor = _random_walk(x, crow, col, value, before, after, segments)
         return y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *operator, ctx.adjoint = inputs[1:]
-        ctx.save_for_backward(*operator)
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         operator = SymmetricOperator(*ctx.saved_tensors)
-        return random_walk(grad, operator, not ctx.adjoint), None, None, None, None, None
+        return random_walk(grad, operator.adjoint), *(None for _ in operator)
 
 
 class _RandomWalkWithTangents(_RandomWalk):
@@ -167,19 +176,19 @@ class _RandomWalkWithTangents(_RandomWalk):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _RandomWalk.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[1:5])
+        ctx.save_for_forward(*inputs[1:])
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return random_walk(tangent, SymmetricOperator(*ctx.saved_tensors), ctx.adjoint)
+        return random_walk(tangent, SymmetricOperator(*ctx.saved_tensors))
 
 
-def random_walk(x: Tensor, operator: SymmetricOperator, adjoint: bool = False) -> Tensor:
-    """``(I - L) x`` for ``x: (n, c)``: the neighbours' mean if ``L`` is the random-walk Laplacian.
+def random_walk(x: Tensor, operator: SymmetricOperator) -> Tensor:
+    """``after * S (before * x)`` for ``x: (n, c)``, rounded once.
 
-    With ``adjoint``, ``(I - L)^T x``.
+    That is ``(I - L) x``, the neighbours' mean for the random-walk Laplacian.
     """
     function = _RandomWalk if torch.compiler.is_compiling() else _RandomWalkWithTangents
     with exact_arithmetic(x):
-        y: Tensor = function.apply(x, *operator, adjoint)  # type: ignore[no-untyped-call]
+        y: Tensor = function.apply(x, *operator)  # type: ignore[no-untyped-call]
     return y

@@ -5,6 +5,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+if not torch.cuda.is_available():  # kernels go through Triton's interpreter, from its import on
+    os.environ["TRITON_INTERPRET"] = "1"
+
 with warnings.catch_warnings():  # PyG scripts some of itself on import, which torch has deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch_geometric.nn  # noqa: F401

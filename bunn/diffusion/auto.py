@@ -116,7 +116,7 @@ def _relaxed(lap: Laplacian, time: float, tol: float) -> bool:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(lap.num_nodes, 4, dtype=torch.float64, generator=generator).to(lap.device)
     exact = lap.matching(noise)
-    root = exact.operator.sqrt_degree
+    root = exact.operator.before
     noise = noise if root is None else noise / root
     field, now = noise - component_mean(noise, exact), 0.0
     while now < time:

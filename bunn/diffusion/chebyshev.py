@@ -80,6 +80,19 @@ def _host_coefficients(time: float, degree: int) -> list[float]:
     )
 
 
+def coefficients_for(time: float | Tensor, degree: int, width: int) -> list[float] | Tensor:
+    """The coefficients as a kernel reads them: numbers, or ``(K + 1, width)`` float32.
+
+    Args:
+        time: One time, or a tensor of one or ``width`` of them.
+        degree: The degree ``K``.
+        width: The number of columns.
+    """
+    if not isinstance(time, Tensor):
+        return _host_coefficients(time, degree)
+    return chebyshev_coefficients(time, degree).float().expand(-1, width).contiguous()
+
+
 def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor:
     """The expansion of degree ``K``, in the frame where the operator is symmetric.
 

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree
+from bunn import kernels
+from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor
@@ -34,7 +35,6 @@ from bunn.operator import (
     csr_matrix,
     exact_arithmetic,
     fold_columns,
-    frame_scales,
     from_operator_frame,
     random_walk,
     to_operator_frame,
@@ -73,14 +73,12 @@ class Polynomial(NamedTuple):
         degree: Its degree, or :data:`FROM_TIME`.
         tol: The error that :data:`FROM_TIME` has to meet.
         time: The diffusion time, if it is one number known to the host.
-        adjoint: Whether the adjoint operator is applied.
     """
 
     recurrence: str
     degree: int
     tol: float
     time: float
-    adjoint: bool = False
 
 
 @torch.library.custom_op("bunn::heat", mutates_args=())
@@ -90,15 +88,21 @@ def _heat(
     crow: Tensor,
     col: Tensor,
     value: Tensor,
-    sqrt_degree: Tensor | None,
+    before: Tensor | None,
+    after: Tensor | None,
+    segments: Tensor | None,
     recurrence: str,
     degree: int,
     tol: float,
     time: float,
-    adjoint: bool,
 ) -> Tensor:
+    if recurrence == "chebyshev" and kernels.serve(x, value):
+        t = time if times is None else times
+        known = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
+        if known > 0:
+            table = coefficients_for(t, known, x.size(1))
+            return kernels.heat(x.contiguous(), (crow, col, value, segments), table, before, after)
     s = csr_matrix(crow, col, value)
-    before, after = frame_scales(sqrt_degree, adjoint)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
         z = to_operator_frame(x[:, columns], before, value.dtype)
@@ -176,21 +180,22 @@ class _Heat(torch.autograd.Function):
         crow: Tensor,
         col: Tensor,
         value: Tensor,
-        sqrt_degree: Tensor | None,
+        before: Tensor | None,
+        after: Tensor | None,
+        segments: Tensor | None,
         recurrence: str,
         degree: int,
         tol: float,
         time: float,
-        adjoint: bool,
     ) -> Tensor:
-        operator = (crow, col, value, sqrt_degree)
-        y: Tensor = _heat(x, times, *operator, recurrence, degree, tol, time, adjoint)
+        operator = (crow, col, value, before, after, segments)
+        y: Tensor = _heat(x, times, *operator, recurrence, degree, tol, time)
         return y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.polynomial = Polynomial(*inputs[6:])
-        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:6])
+        ctx.polynomial = Polynomial(*inputs[8:])
+        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:8])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -198,9 +203,7 @@ class _Heat(torch.autograd.Function):
         operator, polynomial = SymmetricOperator(*rest), ctx.polynomial
         grad_x = grad_times = None
         if ctx.needs_input_grad[0]:
-            grad_x = heat(
-                grad, times, operator, polynomial._replace(adjoint=not polynomial.adjoint)
-            )
+            grad_x = heat(grad, times, operator.adjoint, polynomial)
         if ctx.needs_input_grad[1]:
             rate = _time_derivative(field, times, operator, polynomial)
             product = grad.to(operator.value.dtype) * rate.to(operator.value.dtype)
@@ -215,7 +218,7 @@ class _HeatWithTangents(_Heat):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _Heat.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:6])
+        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:8])
 
     @staticmethod
     def jvp(ctx: Any, x_tangent: Tensor | None, times_tangent: Tensor | None, *_: None) -> Tensor:
@@ -232,7 +235,7 @@ class _HeatWithTangents(_Heat):
 
 def _differentiated_field(inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
     """What the derivative by time looks at: the result, or the input of a Taylor polynomial."""
-    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[6:])
+    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[8:])
     if times is None:
         return None
     return x if polynomial.recurrence == "taylor" else output
@@ -246,7 +249,7 @@ def _time_derivative(
         if polynomial.degree == 0:
             return torch.zeros_like(field)
         field = heat(field, times, operator, polynomial._replace(degree=polynomial.degree - 1))
-    return random_walk(field, operator, polynomial.adjoint) - field
+    return random_walk(field, operator) - field
 
 
 def heat(

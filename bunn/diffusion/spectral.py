@@ -28,7 +28,7 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     Too few eigenpairs for ``tol`` are an error; ``tol=inf`` accepts any truncation, as the
     authors' code does.
     """
-    root = lap.operator.sqrt_degree
+    root = lap.operator.before
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
     known = lap.known_block_spectrum is not None
     if options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE):

@@ -148,7 +148,7 @@ def _check(lap: Laplacian, field: Tensor, image: Tensor, skew: Tensor) -> None:
         image: ``(n, 1)`` what ``I - S`` makes of it, ``phi lambda w``.
         skew: ``phi^T phi w - w``, zero if the vectors are orthonormal.
     """
-    applied = field - random_walk(field, lap.operator._replace(sqrt_degree=None))
+    applied = field - random_walk(field, lap.operator._replace(before=None, after=None))
     error = float(torch.maximum((applied - image).abs().max(), skew.abs().max()))
     allowed = torch.finfo(lap.dtype).eps ** 0.5
     if not error <= allowed:

@@ -1,0 +1,103 @@
+"""Triton kernels behind heat and the mean of neighbours, for CUDA devices.
+
+They serve float16, bfloat16 and float32 where Triton is installed, which it is with the CUDA builds
+of torch; everything else goes the way that torch offers. Sums are formed in float32.
+
+They are used if the environment says ``BUNN_KERNELS=1``: until they have been measured on a card,
+torch's own products are what runs unasked.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+#: The types that kernels read and write.
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+#: Up to this degree features of 16 bits stay so between products: what is rounded there adds up to
+#: no more than rounding the result does.
+NARROW_DEGREE = 40
+
+#: Entries of the longest row that is summed in one piece.
+LONG = 256
+
+Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@functools.cache
+def _wanted() -> bool:
+    wanted = os.environ.get("BUNN_KERNELS", "0") == "1"
+    return wanted and importlib.util.find_spec("triton") is not None
+
+
+def cut_long_rows(crow: Tensor) -> Tensor | None:
+    """The pieces of rows of more than :data:`LONG` entries.
+
+    Args:
+        crow: ``(n + 1,)`` row pointers.
+
+    Returns:
+        ``(s, 4)`` int32: row, first entry, end, and the number of pieces of the row where it is the
+        first of them, else 0. :obj:`None` if no row is as long.
+    """
+    length = (crow[1:] - crow[:-1]).long()
+    rows = (length > LONG).nonzero().squeeze(1)
+    if rows.numel() == 0:
+        return None
+    count = (length[rows] + LONG - 1) // LONG
+    owner = torch.repeat_interleave(torch.arange(rows.numel(), device=crow.device), count)
+    position = torch.arange(owner.numel(), device=crow.device) - (count.cumsum(0) - count)[owner]
+    first = crow.long()[rows][owner] + LONG * position
+    last = torch.minimum(first + LONG, crow.long()[rows + 1][owner])
+    pieces = torch.where(position == 0, count[owner], 0)
+    return torch.stack((rows[owner], first, last, pieces), 1).to(torch.int32).contiguous()
+
+
+def serve(x: Tensor, value: Tensor) -> bool:
+    """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
+    return x.is_cuda and x.dtype in DTYPES and value.dtype == torch.float32 and _wanted()
+
+
+def product(
+    x: Tensor, out: Tensor, rows: Rows, before: Tensor | None, after: Tensor | None
+) -> None:
+    """``after * S (before * x)``, into ``out``.
+
+    Args:
+        x: ``(n, c)`` contiguous features.
+        out: ``(n, c)`` where the result goes.
+        rows: ``crow, col, value, segments`` of :class:`bunn.operator.SymmetricOperator`.
+        before: ``(n, 1)`` float32 factors of the rows of ``x``.
+        after: ``(n, 1)`` float32 factors of the rows of the result.
+    """
+    from bunn.kernels.walk import Rows, walk  # noqa: PLC0415
+
+    walk(x, Rows(*rows), beta=before, out=out, gamma=after)
+
+
+def heat(
+    x: Tensor,
+    rows: Rows,
+    coefficients: Sequence[float] | Tensor,
+    before: Tensor | None,
+    after: Tensor | None,
+) -> Tensor:
+    """``after * p(S) (before * x)`` for a polynomial in Chebyshev form, of degree 1 or more.
+
+    Args:
+        x: ``(n, c)`` contiguous features.
+        rows: ``crow, col, value, segments`` of :class:`bunn.operator.SymmetricOperator`.
+        coefficients: ``K + 1`` numbers, or ``(K + 1, c)`` float32.
+        before: ``(n, 1)`` float32 factors of the rows of ``x``.
+        after: ``(n, 1)`` float32 factors of the rows of the result.
+    """
+    from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
+    from bunn.kernels.walk import Rows  # noqa: PLC0415
+
+    storage = x.dtype if len(coefficients) - 1 <= NARROW_DEGREE else torch.float32
+    return chebyshev_heat(x, Rows(*rows), coefficients, before, after, storage)

@@ -1,0 +1,142 @@
+r"""One pass over the edges: gather the neighbours, combine, write.
+
+Everything sparse in this package is made of one step on the symmetric operator :math:`S`,
+
+.. math::
+    y_v = \alpha \sum_u S_{vu} \beta_u x_u - \delta_v p_v, \qquad
+    r_v \leftarrow \gamma_v \, (r_v + a\, y_v + b\, \delta_v p_v + c\, \beta_v x_v),
+
+of which either may be left out: the first is a step of the Chebyshev recurrence, the second adds up
+the heat (:mod:`bunn.kernels.chebyshev`), and :math:`r_v = \gamma_v a y_v` alone is a product, the
+mean or the sum of the neighbours. :math:`\beta, \gamma, \delta` are numbers of the nodes;
+:math:`a, b, c` are one number each, or one per column.
+
+Rows are taken a few at a time by one program, so that neighbours that they share are read from a
+near cache. A row of more than :data:`bunn.kernels.LONG` entries is cut into segments, each summed
+by a program of its own; a second, small launch adds the sums up. The order of every sum is fixed by
+the graph, so the result is the same at every run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from bunn import kernels
+from bunn.kernels.steps import add_segments, walk_rows
+
+
+class Rows(NamedTuple):
+    """``S`` as the kernels read it.
+
+    Args:
+        crow: ``(n + 1,)`` row pointers.
+        col: ``(nnz,)`` column indices.
+        value: ``(nnz,)`` float32 entries.
+        segments: The pieces of long rows, from :func:`bunn.kernels.cut_long_rows`.
+    """
+
+    crow: Tensor
+    col: Tensor
+    value: Tensor
+    segments: Tensor | None
+
+
+class Tiling(NamedTuple):
+    """How the work is cut up.
+
+    Args:
+        width: Columns of a program. Sixteen bytes of a row to a thread, and as many threads as
+            there are columns, leave nothing to exchange between them.
+        at_once: Neighbours whose rows are on their way at the same time.
+        rows: Rows of a program, one after the other.
+        warps: Groups of 32 threads of a program.
+    """
+
+    width: int
+    at_once: int
+    rows: int
+    warps: int
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, width: int, mean_degree: float) -> Tiling:
+        """The one for features of some type and width on a graph of some mean degree."""
+        warp = 32 * 16 // dtype.itemsize
+        columns = min(triton.next_power_of_2(width), warp)
+        return cls(columns, 8, 8 if mean_degree <= 32 else 1, 1)
+
+
+Coefficient = float | Tensor
+
+
+def walk(
+    x: Tensor,
+    rows: Rows,
+    *,
+    alpha: float = 1.0,
+    beta: Tensor | None = None,
+    p: Tensor | None = None,
+    delta: Tensor | None = None,
+    y: Tensor | None = None,
+    out: Tensor | None = None,
+    r: Tensor | None = None,
+    a: Coefficient = 1.0,
+    b: Coefficient | None = None,
+    c: Coefficient | None = None,
+    gamma: Tensor | None = None,
+) -> None:
+    """One step, into ``y`` and ``out``.
+
+    Features are contiguous ``(n, width)`` in float16, bfloat16 or float32, each in a type of its
+    own; sums are formed in float32.
+
+    Args:
+        x: What is gathered.
+        rows: The graph.
+        alpha: A factor of the sum.
+        beta: ``(n,)`` float32 factors of the rows of ``x``.
+        p: What is subtracted from the sum.
+        delta: ``(n,)`` float32 factors of the rows of ``p``.
+        y: Where the sum goes; it may be ``p``, but not ``x``.
+        out: Where the combination goes; it may be ``r``, but not ``x``.
+        r: What it is added to, in float32.
+        a: The coefficient of the sum in it: a number, or ``(width,)`` float32.
+        b: That of ``p``, in the same form as ``a``.
+        c: That of ``x``, in the same form as ``a``.
+        gamma: ``(n,)`` float32 factors of the rows of ``out``.
+    """
+    n, width = x.shape
+    if n == 0 or width == 0:
+        return
+    crow, col, value, segments = rows
+    tiling = Tiling.of(x.dtype, width, col.numel() / n)
+    num_segments = 0 if segments is None else segments.size(0)
+    partial = None
+    if segments is not None:
+        partial = torch.empty(num_segments, width, dtype=torch.float32, device=x.device)
+    flags = {
+        **{"P": p is not None, "Y": y is not None, "R": r is not None, "OUT": out is not None},
+        **{"B": b is not None, "C": c is not None, "BETA": beta is not None},
+        **{"GAMMA": gamma is not None, "DELTA": delta is not None},
+        "PER_COLUMN": isinstance(a, Tensor),
+        "AT_ONCE": tiling.at_once,
+        "WIDTH": tiling.width,
+        "num_warps": tiling.warps,
+    }
+    tiles = triton.cdiv(width, tiling.width)
+    numbers = (a, b, c, beta, gamma, delta, alpha)
+    walk_rows[(num_segments + triton.cdiv(n, tiling.rows), tiles)](
+        *(x, p, y, r, out, partial, crow, col, value, segments, *numbers),
+        *(n, num_segments, width),
+        LONG=kernels.LONG,
+        CUT=segments is not None,
+        ROWS=tiling.rows,
+        **flags,
+    )
+    if segments is not None:
+        add_segments[(num_segments, tiles)](
+            x, p, y, r, out, partial, segments, *numbers, width, **flags
+        )

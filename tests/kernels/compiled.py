@@ -1,0 +1,56 @@
+"""Compiles the kernels for a GPU, which need not be there: ``python -m tests.kernels.compiled``.
+
+Prints one line of JSON for each, with the name of what was compiled and its PTX.
+"""
+
+import json
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from bunn.kernels import steps
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    **dict.fromkeys(("r", "partial", "value", "beta", "gamma", "delta"), "*fp32"),
+    **dict.fromkeys(("crow", "col", "segments"), "*i32"),
+    **dict.fromkeys(("num_rows", "num_segments", "width"), "i32"),
+    **dict.fromkeys(("a", "b", "c", "alpha"), "fp32"),
+}
+#: The flags without which an argument is not there.
+OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
+OWNERS |= {"partial": "CUT", "segments": "CUT"}
+FLAGS = ("P", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT")
+
+
+def ptx(kernel, on: str, dtype: str, **constants: int) -> str:
+    """The PTX of a kernel for features of a type, with the flags that are listed in ``on``."""
+    names, flags = kernel.arg_names, on.split()
+    fixed = {flag: flag in flags for flag in FLAGS if flag in names} | constants
+    absent = [a for a, flag in OWNERS.items() if a in names and flag in fixed and not fixed[flag]]
+    fixed |= dict.fromkeys(absent)
+    types = TYPES | dict.fromkeys(("x", "p", "y", "out"), f"*{dtype}")
+    if "PER_COLUMN" in flags:
+        types |= dict.fromkeys("abc", "*fp32")
+    aligned = [name for name in names if name == "width" or types.get(name, "").startswith("*")]
+    source = ASTSource(
+        kernel,
+        {name: "constexpr" if name in fixed else types[name] for name in names},
+        {(names.index(name),): value for name, value in fixed.items()},
+        {(names.index(a),): [["tt.divisibility", 16]] for a in aligned if a not in fixed},
+    )
+    return compile(source, target=TARGET, options={"num_warps": 1}).asm["ptx"]
+
+
+def main() -> None:
+    for dtype, width in (("fp32", 128), ("bf16", 256), ("fp16", 256)):
+        tile = {"AT_ONCE": 8, "WIDTH": width}
+        for on in ("P Y R OUT B", "Y BETA", "P R OUT C GAMMA CUT", "P Y OUT B DELTA PER_COLUMN"):
+            text = ptx(steps.walk_rows, on, dtype, LONG=256, ROWS=8, **tile)
+            print(json.dumps({"name": f"walk_rows {dtype} {on}", "ptx": text}))
+        text = ptx(steps.add_segments, "P Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
+        print(json.dumps({"name": f"add_segments {dtype}", "ptx": text}))
+
+
+if __name__ == "__main__":
+    main()

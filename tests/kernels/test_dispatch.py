@@ -1,0 +1,94 @@
+"""The public functions through the kernels give what they give through torch."""
+
+import pytest
+import torch
+
+from bunn import Laplacian, diffuse, kernels
+from tests.graphs import ZOO
+from tests.kernels.test_walk import DEVICE
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Counts what the kernels were asked for; a CPU asks them, too."""
+    calls = []
+
+    def watch(name):
+        real = getattr(kernels, name)
+
+        def call(*args):
+            calls.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(kernels, name, call)
+
+    watch("product")
+    watch("heat")
+    return calls
+
+
+def through_kernels(monkeypatch, wanted: bool) -> None:
+    monkeypatch.setattr(kernels, "serve", lambda x, value: wanted and value.dtype == torch.float32)
+
+
+def laplacian(**options) -> Laplacian:
+    edge_index, n = ZOO["bipartite"]()
+    return Laplacian(edge_index, num_nodes=n + 1, **options).to(DEVICE)
+
+
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+@pytest.mark.parametrize("times", ["one", "learned", "per bundle"])
+def test_heat_and_its_derivatives(times, normalization, monkeypatch, served):
+    lap = laplacian(normalization=normalization)
+    field = torch.randn(lap.num_nodes, 2, 2, 1, device=DEVICE)
+    weight = torch.randn_like(field)
+    found = {}
+    for wanted in (True, False):
+        through_kernels(monkeypatch, wanted)
+        x = field.clone().requires_grad_()
+        t: float | torch.Tensor = 1.2
+        if times != "one":
+            t = torch.tensor([[[1.2]], [[0.4]]] if times == "per bundle" else 1.2, device=DEVICE)
+            t.requires_grad_()
+        y = diffuse(x, lap, t, method="chebyshev")
+        leaves = [x] if isinstance(t, float) else [x, t]
+        found[wanted] = (y, *torch.autograd.grad((weight * y).sum(), leaves))
+    for mine, theirs in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert served.count("heat") == 2  # there and back
+    assert served.count("product") == (0 if times == "one" else 1)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_the_mean_of_the_neighbours(reduce, monkeypatch, served):
+    lap = laplacian()
+    x = torch.randn(lap.num_nodes, 5, device=DEVICE, requires_grad=True)
+    found = {}
+    for wanted in (True, False):
+        through_kernels(monkeypatch, wanted)
+        y = lap.aggregate(x, reduce)
+        found[wanted] = (y, *torch.autograd.grad(y.square().sum(), x))
+    for mine, theirs in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert served.count("product") == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("time", [1.0, 200.0])
+def test_half_precision(time, dtype, monkeypatch):
+    through_kernels(monkeypatch, True)
+    lap = laplacian()
+    x = torch.randn(lap.num_nodes, 2, device=DEVICE).to(dtype)
+    y = diffuse(x, lap, time, method="chebyshev", tol=1e-3)
+    exact = diffuse(x.double(), lap, time)
+    assert y.dtype == dtype
+    error = (y.double() - exact).norm() / x.double().norm()
+    assert float(error) <= 2 * torch.finfo(dtype).eps
+
+
+def test_what_kernels_do_not_serve():
+    value = torch.ones(1)
+    assert not kernels.serve(torch.ones(1, 1), value)  # no CUDA device
+    for dtype in (torch.float64, torch.int64):
+        assert not kernels.serve(torch.ones(1, 1, device=DEVICE, dtype=dtype), value)
+    assert not kernels.serve(torch.ones(1, 1, device=DEVICE), value.double())
