@@ -87,6 +87,7 @@ def walk(
     b: Coefficient | None = None,
     c: Coefficient | None = None,
     gamma: Tensor | None = None,
+    tiling: Tiling | None = None,
 ) -> None:
     """One step, into ``y`` and ``out``.
 
@@ -107,12 +108,13 @@ def walk(
         b: That of ``p``, in the same form as ``a``.
         c: That of ``x``, in the same form as ``a``.
         gamma: ``(n,)`` float32 factors of the rows of ``out``.
+        tiling: How the work is cut up. (default: :meth:`Tiling.of`)
     """
     n, width = x.shape
     if n == 0 or width == 0:
         return
     crow, col, value, segments = rows
-    tiling = Tiling.of(x.dtype, width, col.numel() / n)
+    tiling = tiling or Tiling.of(x.dtype, width, col.numel() / n)
     num_segments = 0 if segments is None else segments.size(0)
     partial = None
     if segments is not None:

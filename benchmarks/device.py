@@ -1,0 +1,76 @@
+"""Timing on a CUDA device: steps captured in graphs, replayed in turn, timed with events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from bunn.experiments.environment import environment
+
+
+def capture(step: Callable[[], object], warmup: int = 3) -> Callable[[], None]:
+    """The step as a CUDA graph: a replay costs no time on the host to speak of."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmup):  # compiles, and builds what depends on the graph alone
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def milliseconds(step: Callable[[], object], calls: int) -> float:
+    """The mean over ``calls`` that are launched one after the other."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        step()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / calls
+
+
+def medians(
+    steps: Mapping[str, Callable[[], object]], repeats: int = 15, budget_ms: float = 20.0
+) -> dict[str, float]:
+    """Milliseconds of every step, the median of samples that are taken in turn.
+
+    Args:
+        steps: What is measured, by name.
+        repeats: How many samples.
+        budget_ms: About how long a sample takes, in which a step is repeated.
+    """
+    calls = {}
+    for name, step in steps.items():
+        milliseconds(step, 2)
+        calls[name] = max(1, round(budget_ms / max(1e-3, milliseconds(step, 2))))
+    samples: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats):
+        for name, step in steps.items():
+            samples[name].append(milliseconds(step, calls[name]))
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def copy_bandwidth(gigabytes: float = 2.0) -> float:
+    """Bytes read and written per second by a large copy on the device."""
+    source = torch.rand(int(gigabytes * 2**28), device="cuda")
+    target = torch.empty_like(source)
+    taken = medians({"copy": lambda: target.copy_(source)})["copy"]
+    return 2 * source.numel() * 4 / (taken * 1e-3)
+
+
+def about() -> dict[str, Any]:
+    """What a result file says of the machine."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        **environment("cuda"),
+        "multiprocessors": properties.multi_processor_count,
+        "cache_bytes": properties.L2_cache_size,
+        "cuda": torch.version.cuda,
+    }
