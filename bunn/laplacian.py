@@ -120,7 +120,7 @@ class Laplacian:
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
         self._gap: float | None = None
         #: Heat kernels by time and degree, least recently used first: bunn.diffusion.dense.
-        self.kernels: OrderedDict[tuple[float, int], tuple[Tensor, ...]] = OrderedDict()
+        self.kernels: OrderedDict[tuple[float, int], tuple[Any, ...]] = OrderedDict()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
 

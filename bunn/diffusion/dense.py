@@ -2,7 +2,8 @@
 
 The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time it is paid for once.
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
-dropped by least use when a Laplacian's kernels outgrow :data:`KERNEL_BYTES`.
+dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`. On a GPU the products
+are those of :mod:`bunn.diffusion.products`, exact to the digits of float32 on its tensor cores.
 """
 
 from __future__ import annotations
@@ -10,14 +11,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bunn import kernels as device_kernels
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
+from bunn.diffusion.products import SplitMatrix, split_product
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
-#: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
+#: Bytes of heat kernels that one Laplacian keeps on a CPU; the one in use is always kept.
 KERNEL_BYTES = 2**28
+#: The share of a GPU's memory that they may take there.
+KERNEL_SHARE = 1 / 16
+#: Entries of a kernel that are formed at a time.
+FORMED_ENTRIES = 2**27
+
+Stack = Tensor | SplitMatrix
+
+
+def kernel_bytes(device: torch.device) -> int:
+    """The bytes of heat kernels that one Laplacian keeps on a device."""
+    if device.type != "cuda":
+        return KERNEL_BYTES
+    return int(KERNEL_SHARE * torch.cuda.get_device_properties(device).total_memory)
+
+
+def on_tensor_cores(lap: Laplacian) -> bool:
+    """Whether kernels are kept in two halves."""
+    return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
@@ -42,36 +63,49 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(columns))]
 
 
-def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Tensor, ...]:
+def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Stack, ...]:
     """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size; cached."""
     kernels, key = lap.kernels, (time, chebyshev_degree(time, tol))
     if key in kernels:
         kernels.move_to_end(key)
         return kernels[key]
     kernels[key] = _form(lap, *key)
-    while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > KERNEL_BYTES:
+    room = kernel_bytes(lap.device)
+    while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
         kernels.popitem(last=False)
     return kernels[key]
 
 
 @for_keeps()
-def _form(lap: Laplacian, time: float, degree: int) -> tuple[Tensor, ...]:
+def _form(lap: Laplacian, time: float, degree: int) -> tuple[Stack, ...]:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
-    blocks = lap.blocks
-    sources = torch.zeros(
-        lap.num_nodes, blocks.largest, dtype=torch.float64, device=lap.device
-    ).scatter_(1, blocks.local.unsqueeze(1), 1.0)
-    operator = lap.matching(sources).operator  # formed once: as exact as can be
-    columns = heat(sources, None, operator, Polynomial("chebyshev", degree, 0.0, time))
-    return tuple(
-        stack[:, :, : stack.size(1)].to(lap.dtype).contiguous() for stack in blocks.split(columns)
-    )
+    blocks, polynomial = lap.blocks, Polynomial("chebyshev", degree, 0.0, time)
+    local = blocks.local.unsqueeze(1)
+    operator = lap.matching(local.double()).operator  # formed once: as exact as can be
+    stacks = [local.new_empty(m, s, s, dtype=lap.dtype) for m, s in blocks.shapes]
+    width = max(1, FORMED_ENTRIES // max(1, lap.num_nodes))
+    for first in range(0, blocks.largest, width):
+        nodes = torch.arange(first, min(first + width, blocks.largest), device=lap.device)
+        columns = heat((local == nodes).double(), None, operator, polynomial)
+        for stack, part in zip(stacks, blocks.split(columns), strict=True):
+            end = min(stack.size(2), first + width)
+            stack[:, :, first:end] = part[:, :, : max(0, end - first)]
+    return tuple(map(SplitMatrix.of, stacks)) if on_tensor_cores(lap) else tuple(stacks)
 
 
-def _apply(stacks: tuple[Tensor, ...], lap: Laplacian, x: Tensor) -> Tensor:
-    fields = lap.blocks.split(x.to(lap.dtype))
-    return lap.blocks.join([h @ f for h, f in zip(stacks, fields, strict=True)]).to(x.dtype)
+def _apply(stacks: tuple[Stack, ...], lap: Laplacian, x: Tensor) -> Tensor:
+    halves = on_tensor_cores(lap)
+    fields = lap.blocks.split(x if halves else x.to(lap.dtype))
+    products = [_product(h, f) for h, f in zip(stacks, fields, strict=True)]
+    return lap.blocks.join(products).to(x.dtype)
 
 
-def _bytes(stacks: tuple[Tensor, ...]) -> int:
-    return sum(stack.numel() * stack.element_size() for stack in stacks)
+def _product(stack: Stack, field: Tensor) -> Tensor:
+    return split_product(stack, field) if isinstance(stack, SplitMatrix) else stack @ field
+
+
+def _bytes(stacks: tuple[Stack, ...]) -> int:
+    parts = [
+        part for stack in stacks for part in (stack if isinstance(stack, SplitMatrix) else (stack,))
+    ]
+    return sum(part.numel() * part.element_size() for part in parts)

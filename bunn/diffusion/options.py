@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Protocol
 
@@ -38,6 +38,15 @@ class Options:
             raise ValueError(f"degree={self.degree}; it must be an integer >= 0")
         if self.num_eigs is not None and (not _is_int(self.num_eigs) or self.num_eigs < 1):
             raise ValueError(f"num_eigs={self.num_eigs}; it must be an integer >= 1")
+
+    def for_precision(self, dtype: torch.dtype) -> Options:
+        """The same, with a ``tol`` that features of a type can tell from none.
+
+        What 16 bits round is far above the usual ``tol``: a sixteenth of it is asked for.
+        """
+        if dtype.itemsize > 2:
+            return self
+        return replace(self, tol=max(self.tol, torch.finfo(dtype).eps / 16))
 
     def check(self, method: str, methods: Collection[str]) -> None:
         """Raises an error if ``method`` is unknown, lacks an option, or would ignore one."""

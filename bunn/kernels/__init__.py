@@ -30,9 +30,10 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 @functools.cache
-def _wanted() -> bool:
-    wanted = os.environ.get("BUNN_KERNELS", "0") == "1"
-    return wanted and importlib.util.find_spec("triton") is not None
+def wanted() -> bool:
+    """Whether kernels are asked for, and Triton is there to compile them."""
+    asked_for = os.environ.get("BUNN_KERNELS", "0") == "1"
+    return asked_for and importlib.util.find_spec("triton") is not None
 
 
 def cut_long_rows(crow: Tensor) -> Tensor | None:
@@ -60,7 +61,7 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
 
 def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
-    return x.is_cuda and x.dtype in DTYPES and value.dtype == torch.float32 and _wanted()
+    return x.is_cuda and x.dtype in DTYPES and value.dtype == torch.float32 and wanted()
 
 
 def product(

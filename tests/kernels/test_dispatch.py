@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bunn import Laplacian, diffuse, kernels
+from bunn.diffusion import chebyshev_degree
 from tests.graphs import ZOO
 from tests.kernels.test_walk import DEVICE
 
@@ -84,6 +85,19 @@ def test_half_precision(time, dtype, monkeypatch):
     assert y.dtype == dtype
     error = (y.double() - exact).norm() / x.double().norm()
     assert float(error) <= 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_no_more_digits_are_asked_for_than_there_are(dtype, monkeypatch):
+    through_kernels(monkeypatch, True)
+    asked = []
+    real = chebyshev_degree
+    degrees = {"chebyshev": lambda time, tol: asked.append(tol) or real(time, tol)}
+    monkeypatch.setattr("bunn.diffusion.polynomial.DEGREES", degrees)
+    lap = laplacian()
+    diffuse(torch.ones(lap.num_nodes, 1, device=DEVICE, dtype=dtype), lap, 1.0, method="chebyshev")
+    floor = 1e-5 if dtype == torch.float32 else torch.finfo(dtype).eps / 16
+    assert asked == [pytest.approx(floor, rel=0.02)]
 
 
 def test_what_kernels_do_not_serve():

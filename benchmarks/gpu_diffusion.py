@@ -1,0 +1,114 @@
+"""``diffuse`` alone on a GPU: what it reads and writes, against a copy and against cuSPARSE.
+
+Every step is captured in a CUDA graph, so that no launch is waited for. All of them run the same
+Chebyshev polynomial in the same precision, on the same random features:
+
+- ``cusparse``: torch's CSR product and the sum of the terms, as a few lines of torch do it;
+- ``sparse``: ``method="chebyshev"``;
+- ``auto``: what ``diffuse`` chooses.
+
+``compulsory`` counts each array once per product that has to read or write it: the entries of the
+graph, ``T_k``, ``T_{k-1}``, ``T_{k+1}``, and the sum every other time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import grid
+
+from benchmarks.device import about, capture, copy_bandwidth, medians
+from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
+from benchmarks.results import save
+from bunn import Laplacian, diffuse
+from bunn.diffusion import Options, chebyshev_degree
+from bunn.diffusion.chebyshev import chebyshev
+from bunn.operator import csr_matrix
+
+TIMES = (1.0, 10.0, 100.0)
+DTYPES = (torch.float32, torch.bfloat16)
+#: Graphs whose features do not fit into the cache of any GPU, with few channels.
+LARGE, LARGE_CHANNELS, CHANNELS = ("grid", "random"), 64, 512
+
+
+def graphs() -> dict[str, tuple[Tensor, int]]:
+    """The heterophilous graphs, those without files by their size, and two large ones."""
+    side, found = 1000, heterophilous_graphs()
+    for name in ("amazon-ratings", "questions"):
+        found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
+    found["grid"] = (grid(side, side)[0], side * side)
+    found["random"] = (random_graph(side * side, 4 * side * side), side * side)
+    return found
+
+
+def compulsory_bytes(lap: Laplacian, width: int, degree: int, dtype: torch.dtype) -> int:
+    """The fewest bytes that ``degree`` products move."""
+    field = lap.num_nodes * width
+    product = 8 * lap.num_entries + 4 * lap.num_nodes + 3 * field * dtype.itemsize
+    return degree * (product + field * 4)
+
+
+def measure(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict[str, Any]:
+    torch.manual_seed(0)
+    x = torch.randn(lap.num_nodes, width, device="cuda").to(dtype)
+    degree = chebyshev_degree(time, Options(1e-5).for_precision(dtype).tol)
+    crow, col, value, *_ = lap.operator
+    s = csr_matrix(crow, col, value.to(dtype))
+    steps = {
+        "cusparse": capture(lambda: chebyshev(x.clone(), s, time, degree)),
+        "sparse": capture(lambda: diffuse(x, lap, time, method="chebyshev")),
+        "auto": capture(lambda: diffuse(x, lap, time)),
+    }
+    taken = medians(steps)
+    exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
+    errors = {
+        method: float((diffuse(x, lap, time, method=method) - exact).norm() / x.double().norm())
+        for method in ("chebyshev", "auto")
+    }
+    moved = compulsory_bytes(lap, width, degree, dtype)
+    return {
+        "degree": degree,
+        "milliseconds": taken,
+        "over_cusparse": {name: taken["cusparse"] / ms for name, ms in taken.items()},
+        "compulsory_bytes": moved,
+        "bytes_per_second": moved / (taken["sparse"] * 1e-3),
+        "errors": errors,
+    }
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device", file=sys.stderr)
+        return 2
+    copy, rows = copy_bandwidth(), []
+    for name, (edge_index, num_nodes) in graphs().items():
+        lap = Laplacian(edge_index, num_nodes=num_nodes).to("cuda", torch.float32)
+        width = LARGE_CHANNELS if name in LARGE else CHANNELS
+        for dtype, time in itertools.product(DTYPES, TIMES):
+            row = measure(lap, width, time, dtype)
+            row["of_copy"] = row["bytes_per_second"] / copy
+            rows.append(
+                {
+                    "graph": name,
+                    "nodes": num_nodes,
+                    "entries": lap.num_entries,
+                    "channels": width,
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "time": time,
+                    **row,
+                }
+            )
+            ratios = {key: round(value, 2) for key, value in row["over_cusparse"].items()}
+            print(name, rows[-1]["dtype"], time, ratios, f"{row['of_copy']:.2f} of copy")
+    save(
+        "gpu_diffusion", rows, what=(__doc__ or "").strip(), copy_bytes_per_second=copy, gpu=about()
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

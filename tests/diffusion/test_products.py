@@ -1,0 +1,97 @@
+"""Products in two halves, against float64."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bunn.diffusion.dense
+from bunn import Laplacian, diffuse, heat_kernel
+from bunn.diffusion.products import SplitMatrix, split_product
+from tests.graphs import ZOO
+
+TOLERANCE = 2e-6
+
+
+def kernel() -> torch.Tensor:
+    edge_index, n = ZOO["path"]()
+    return heat_kernel(Laplacian(edge_index, num_nodes=n).to(torch.float64), 30.0).unsqueeze(0)
+
+
+def errors(y: torch.Tensor, exact: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (y.double() - exact).norm(dim=-2) / x.double().norm(dim=-2)
+
+
+@given(
+    exponents=st.lists(st.integers(-35, 35), min_size=1, max_size=4),
+    small=st.floats(1e-30, 1.0),
+    seed=st.integers(0, 1000),
+)
+def test_every_column_has_its_digits(exponents, small, seed):
+    matrix = kernel()
+    torch.manual_seed(seed)
+    x = torch.randn(1, matrix.size(1), len(exponents)) * torch.tensor([10.0**e for e in exponents])
+    x[:, ::2] *= small
+    y = split_product(SplitMatrix.of(matrix), x)
+    assert float(errors(y, matrix @ x.double(), x).max()) <= TOLERANCE
+
+
+def test_what_has_no_entries_above_zero():
+    matrix = SplitMatrix.of(kernel())
+    x = torch.zeros(1, 300, 3)
+    assert torch.equal(split_product(matrix, x), x)
+    x[:, 0, 1], x[:, 1, 2] = torch.inf, torch.nan
+    y = split_product(matrix, x)
+    assert torch.equal(y[..., 0], torch.zeros(1, 300))
+    assert not torch.isfinite(y[..., 1:]).all(1).any()
+
+
+def test_derivatives_and_transforms():
+    torch.manual_seed(0)
+    matrix = kernel()[:, :6, :6]
+    split, x = SplitMatrix.of(matrix), torch.randn(1, 6, 2, requires_grad=True)
+    function = lambda x: split_product(split, x)  # noqa: E731
+    y = function(x)
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    exact = 2 * matrix.mT @ (matrix @ x.double())
+    torch.testing.assert_close(grad.double(), exact, rtol=1e-5, atol=1e-6)
+    (again,) = torch.autograd.grad(grad.sum(), x)
+    ones = torch.ones(1, 6, 2, dtype=torch.float64)
+    torch.testing.assert_close(again.double(), 2 * matrix.mT @ matrix @ ones, rtol=1e-5, atol=1e-6)
+    _, tangent = torch.func.jvp(function, (x,), (torch.ones(1, 6, 2),))
+    torch.testing.assert_close(tangent.double(), matrix @ ones, rtol=1e-5, atol=1e-6)
+    batch = torch.randn(5, 1, 6, 2)
+    for found in (
+        torch.func.vmap(function)(batch),
+        torch.func.vmap(function, 1)(batch.movedim(0, 1)),
+    ):
+        torch.testing.assert_close(found, torch.stack([function(entry) for entry in batch]))
+    jacobian = torch.func.jacrev(function)(x)
+    assert jacobian.shape == (1, 6, 2, 1, 6, 2)
+    torch.testing.assert_close(jacobian[0, :, 0, 0, :, 0].double(), matrix[0], rtol=1e-5, atol=1e-6)
+
+
+def test_graphs_cannot_be_mapped_over():
+    split = SplitMatrix.of(torch.rand(2, 1, 3, 3))
+    with pytest.raises(ValueError, match="vmap over graphs is not supported"):
+        torch.func.vmap(
+            lambda high: split_product(SplitMatrix(high, split.low[0]), torch.ones(1, 3, 1))
+        )(split.high)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_kernel_in_two_halves(dtype, monkeypatch):
+    monkeypatch.setattr(bunn.diffusion.dense, "on_tensor_cores", lambda lap: True)
+    monkeypatch.setattr(bunn.diffusion.dense, "FORMED_ENTRIES", 100)  # three columns at a time
+    edge_index, n = ZOO["disconnected"]()
+    lap = Laplacian(edge_index, num_nodes=n)
+    x = torch.randn(n, 4).to(dtype).requires_grad_()
+    y = diffuse(x, lap, 2.0, method="dense")
+    exact = diffuse(x.double(), lap, 2.0, tol=1e-12, method="chebyshev")
+    assert y.dtype == dtype
+    slack = 2e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=slack)
+    (stacks,) = lap.kernels.values()
+    assert all(isinstance(stack, SplitMatrix) for stack in stacks)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    assert torch.isfinite(grad).all()
