@@ -5,14 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import diffusion, layer, memory, report, scaling
+import torch
+
+from benchmarks import (
+    diffusion,
+    floors,
+    gpu_diffusion,
+    layer,
+    memory,
+    performance,
+    report,
+    rounding,
+    scaling,
+)
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "diffusion": diffusion.main,
     "layer": layer.main,
     "memory": memory.main,
     "scaling": scaling.main,
+    "floors": floors.main,
+    "rounding": rounding.main,
 }
+if torch.cuda.is_available():
+    BENCHMARKS["gpu_diffusion"] = gpu_diffusion.main
 
 
 def main(names: list[str]) -> int:
@@ -24,6 +40,7 @@ def main(names: list[str]) -> int:
         print(f"== {name}")
         BENCHMARKS[name]()
     report.main()
+    performance.main()
     return 0
 
 

@@ -50,6 +50,12 @@ def test_benchmark_page_is_current():
     assert PAGE.read_text() == page()
 
 
+def test_performance_page_is_current():
+    from benchmarks.performance import PAGE, page  # noqa: PLC0415
+
+    assert PAGE.read_text() == page()
+
+
 def test_theory_page_is_current():
     from docs.build import PAGE, VERDICTS, page  # noqa: PLC0415
 

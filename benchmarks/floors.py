@@ -1,0 +1,67 @@
+"""Two numbers for every case, on paper: the operations that heat takes, and the bytes it must move.
+
+Three times follow for ``diffuse`` with 512 channels, none of which a kernel can beat by much:
+
+- ``memory``: every array once per product that has to touch it, at the rate of a copy; it binds
+  where the features are larger than the cache;
+- ``cache``: one row of features per edge and product, and the arrays above, at the rate at which
+  rows come out of the cache;
+- ``dense``: one product with the heat kernel on the tensor cores; three in float32, since they
+  multiply 16 bits.
+
+The rates are those of an NVIDIA H200, as measured while planning.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_diffusion import CHANNELS, DTYPES, LARGE, TIMES, compulsory_bytes, graphs
+from benchmarks.results import save
+from bunn import Laplacian
+from bunn.diffusion import Options, chebyshev_degree
+
+#: Bytes per second of a copy and of rows out of the cache; operations per second in 16 bits.
+COPY, CACHE, TENSOR = 4.2e12, 5.0e12, 5.6e14
+
+
+def floor(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
+    """Operations, bytes, and the times that follow from them in milliseconds."""
+    n, entries = lap.num_nodes, lap.num_entries
+    degree = chebyshev_degree(time, Options(1e-5).for_precision(dtype).tol)
+    compulsory = compulsory_bytes(lap, CHANNELS, degree, dtype)
+    gathered = degree * entries * CHANNELS * dtype.itemsize
+    products = 3 if dtype == torch.float32 else 1
+    return {
+        "degree": degree,
+        "operations": degree * CHANNELS * (2 * entries + 4 * n),
+        "compulsory_bytes": compulsory,
+        "gathered_bytes": gathered,
+        "milliseconds": {
+            "memory": 1e3 * compulsory / COPY,
+            "cache": 1e3 * (gathered + compulsory) / CACHE,
+            "dense": 1e3 * products * 2 * n * n * CHANNELS / TENSOR,
+        },
+    }
+
+
+def main() -> None:
+    rows = []
+    for name, (edge_index, num_nodes) in graphs().items():
+        if name in LARGE:
+            continue
+        lap = Laplacian(edge_index, num_nodes=num_nodes)
+        for dtype, time in itertools.product(DTYPES, TIMES):
+            case = {"graph": name, "nodes": num_nodes, "entries": lap.num_entries, "time": time}
+            rows.append(
+                {**case, "dtype": str(dtype).removeprefix("torch."), **floor(lap, time, dtype)}
+            )
+    rates = {"copy": COPY, "cache": CACHE, "tensor": TENSOR}
+    save("floors", rows, what=(__doc__ or "").strip(), channels=CHANNELS, rates=rates)
+
+
+if __name__ == "__main__":
+    main()

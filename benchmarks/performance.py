@@ -1,0 +1,136 @@
+"""The page on speed, from the result files alone: ``python -m benchmarks.performance``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import table
+from benchmarks.results import FOLDER, load
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+INTRODUCTION = """\
+# Performance
+
+What a GPU has to do for heat, counted on paper before anything is written, what is predicted of the
+kernels, and what they measure. Written by `python -m benchmarks.performance` from
+`benchmarks/results/*.json`.
+
+## Two numbers
+
+Heat at time t is a polynomial of degree K in the graph's operator: K sparse products. A product has
+to read its two predecessors and write its own, and adds to the result every other time; it reads
+one row of features per edge, mostly out of the cache. Or the kernel of the heat, which no learned
+parameter touches, is formed once, and heat is one dense product.
+"""
+
+KERNELS = """\
+## The kernels
+
+`bunn/kernels` does a product in one pass: it gathers the neighbours, subtracts the predecessor,
+writes the next term and adds two terms to the sum. A thread reads 16 bytes of a row, a warp 512;
+the compiled code exchanges nothing between threads and spills nothing, which a test reads off the
+PTX.
+Rows of more than 256 neighbours are cut into pieces, so that a hub does not hold up the rest.
+
+Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its
+terms are sqrt(t) times as large, so that keeping them in 16 bits loses digits that the other form
+keeps. Up to degree 40 terms are kept in the type of the features, beyond in float32.
+
+In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
+the features are each a sum of two float16 numbers, 22 bits together.
+
+Until they have been measured on a card, the kernels run if `BUNN_KERNELS=1` is set.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    measured = load("gpu_diffusion") if (FOLDER / "gpu_diffusion.json").is_file() else None
+    parts = [INTRODUCTION, _floors(load("floors")), KERNELS, _rounding(load("rounding"))]
+    return "\n".join([*parts, _measured(measured)])
+
+
+def _floors(result: dict[str, Any]) -> str:
+    rates = result["rates"]
+    rows = [
+        [
+            row["graph"],
+            row["dtype"],
+            f"{row['time']:g}",
+            str(row["degree"]),
+            f"{row['operations'] / 1e9:.1f}",
+            f"{row['compulsory_bytes'] / 1e6:,.0f}",
+            f"{row['gathered_bytes'] / 1e6:,.0f}",
+            *(f"{value:.2f}" for value in row["milliseconds"].values()),
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        f"With {result['channels']} channels, at tol 1e-5, or what 16 bits can tell from it; "
+        "GFLOP, MB that must move, MB that are gathered; and the milliseconds that follow on an "
+        f"H200 at {rates['copy'] / 1e12:g} TB/s from memory, {rates['cache'] / 1e12:g} TB/s from "
+        f"the cache, and {rates['tensor'] / 1e12:g} TFLOP/s in 16 bits (three products in float32):"
+        "\n\n"
+        + table(
+            ["graph", "type", "t", "K", "GFLOP", "moved", "gathered", "memory", "cache", "dense"],
+            rows,
+        )
+    )
+
+
+def _rounding(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{row['dtype']}, t = {row['time']:g}",
+            str(row["degree"]),
+            f"{row['eps']:.1e}",
+            *(f"{row['errors'][name]:.1e}" for name in ("chebyshev", "clenshaw")),
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        "## Terms in 16 bits\n\nThe error that it makes to keep the terms in 16 bits, relative to "
+        "the features; simulated, the worst of three graphs with white and smooth features:\n\n"
+        + table(["terms", "K", "eps", "Chebyshev", "Clenshaw"], rows)
+    )
+
+
+def _measured(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return "## Measured\n\nNot run here yet.\n"
+    rows = [
+        [
+            row["graph"],
+            row["dtype"],
+            f"{row['time']:g}",
+            *(f"{value:.3f}" for value in row["milliseconds"].values()),
+            *(f"{row['over_cusparse'][name]:.1f}" for name in ("sparse", "auto")),
+            f"{row['of_copy']:.2f}",
+        ]
+        for row in result["rows"]
+    ]
+    return "## Measured\n\n" + table(
+        [
+            "graph",
+            "type",
+            "t",
+            "cuSPARSE",
+            "sparse",
+            "auto",
+            "sparse, times",
+            "auto, times",
+            "copy",
+        ],
+        rows,
+    )
+
+
+def main() -> None:
+    PAGE.write_text(page())
+    print(f"wrote {PAGE.parent.name}/{PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What it costs to keep the terms of the recurrence in 16 bits, simulated in float64.
+
+Heat at several times by the Chebyshev recurrence and by Clenshaw's, every term rounded to a type as
+soon as it is formed, everything else exact; the polynomial is that of tol 1e-3, and what cutting it
+off costs is not counted. Errors are relative to the features, in the norm in which the operator is
+symmetric, the worst of three graphs (a grid, a path, a scale-free one) with white and with smooth
+features.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import barabasi_albert_graph, grid, to_undirected
+
+from benchmarks.results import save
+from bunn import Laplacian, diffuse
+from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.operator import csr_matrix
+
+TIMES = (1.0, 10.0, 100.0, 1000.0)
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+def cases() -> Iterator[tuple[Laplacian, Tensor]]:
+    """Graphs of about 2,000 nodes, and features in the frame where the operator is symmetric."""
+    torch.manual_seed(0)
+    path = torch.stack((torch.arange(1999), torch.arange(1, 2000)))
+    edges = (grid(45, 45)[0], to_undirected(path), barabasi_albert_graph(2000, 10))
+    for edge_index in edges:
+        lap = Laplacian(edge_index, normalization="sym").to(torch.float64)
+        white = torch.randn(lap.num_nodes, 8, dtype=torch.float64)
+        yield lap, white
+        yield lap, lap.degree.sqrt().unsqueeze(1) * (1 + 0.1 * diffuse(white, lap, 50.0, tol=1e-12))
+
+
+def chebyshev(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor:
+    previous, current = z.to(dtype).double(), (s @ z).to(dtype).double()
+    total = c[0] * z + c[1] * current
+    for coefficient in c[2:]:
+        previous, current = current, (2 * s @ current - previous).to(dtype).double()
+        total = total + coefficient * current
+    return total
+
+
+def clenshaw(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor:
+    newer, later = (c[-1] * z).to(dtype).double(), torch.zeros_like(z)
+    for coefficient in c[-2:0:-1]:
+        newer, later = (coefficient * z + 2 * s @ newer - later).to(dtype).double(), newer
+    return c[0] * z + s @ newer - later
+
+
+RECURRENCES = {"chebyshev": chebyshev, "clenshaw": clenshaw}
+
+
+def worst(time: float, dtype: torch.dtype) -> dict[str, Any]:
+    degree = chebyshev_degree(time, 1e-3)
+    times = torch.tensor([time], dtype=torch.float64)
+    c = chebyshev_coefficients(times, degree)[:, 0].tolist()
+    errors = dict.fromkeys(RECURRENCES, 0.0)
+    for lap, z in cases():
+        s = csr_matrix(*lap.operator[:3])
+        exact = chebyshev(z, s, c, torch.float64)
+        for name, recurrence in RECURRENCES.items():
+            error = float((recurrence(z, s, c, dtype) - exact).norm() / z.norm())
+            errors[name] = max(errors[name], error)
+    return {"degree": degree, "errors": errors}
+
+
+def main() -> None:
+    rows = []
+    for dtype, time in itertools.product(DTYPES, TIMES):
+        name = str(dtype).removeprefix("torch.")
+        rows.append(
+            {"dtype": name, "time": time, "eps": torch.finfo(dtype).eps, **worst(time, dtype)}
+        )
+        print(rows[-1])
+    save("rounding", rows, what=(__doc__ or "").strip())
+
+
+if __name__ == "__main__":
+    main()
