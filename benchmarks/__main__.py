@@ -15,6 +15,7 @@ from benchmarks import (
     memory,
     performance,
     report,
+    reuse,
     rounding,
     scaling,
 )
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "scaling": scaling.main,
     "floors": floors.main,
     "rounding": rounding.main,
+    "reuse": reuse.main,
 }
 if torch.cuda.is_available():
     BENCHMARKS["gpu_diffusion"] = gpu_diffusion.main
