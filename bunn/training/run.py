@@ -31,6 +31,8 @@ from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
 
 PARTS = ("train", "val", "test")
+#: Losses that may wait to be looked at.
+UNSEEN = 256
 
 
 class Output(NamedTuple):
@@ -139,6 +141,9 @@ class Run:
         self.best: Evaluation | None = None
         self.best_weights: Tensors = {}
         self.waited = 0
+        #: Whether every loss is looked at before the step: elsewhere that would stall the device.
+        self.looks_at_once = self.device.type == "cpu"
+        self._unseen: list[tuple[int, int, Tensor]] = []
 
     @property
     def name(self) -> str:
@@ -167,19 +172,19 @@ class Run:
             loss = self.objective.loss(*batch.select(output, "train"))
             yield Gradients(loss)
             losses.append(loss.detach())
-            if self.device.type == "cpu":  # elsewhere looking would stall the device
-                self._check(losses[-1:], self.step + 1)
+            self._unseen.append((self.step + 1, self.epoch + 1, losses[-1]))
+            if self.looks_at_once or len(self._unseen) >= UNSEEN:
+                self.look()
             if self.config.optimizer.clip is not None:
                 self.precision.unscale_gradients(self.optimizer)
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
             self.precision.optimizer_step(self.optimizer)
             self.step += 1
-        if self.device.type != "cpu":
-            self._check(losses, self.step - len(losses) + 1)
         self.epoch += 1
         done = self.epoch == self.config.training.epochs
         evaluated = done or self.epoch % self.config.training.eval_every == 0
         if evaluated:
+            self.look()
             metrics = yield from self._evaluate()
             loss_mean = float(torch.stack(losses).double().mean())
             self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
@@ -227,21 +232,26 @@ class Run:
         else:
             self.waited += 1
 
-    def _check(self, losses: list[Tensor], first_step: int) -> None:
+    def look(self) -> None:
         """Stops at a loss that is not finite, with what can be said of it."""
-        for offset, loss in enumerate(torch.stack(losses).tolist()):  # waits for the device once
+        unseen, self._unseen = self._unseen, []
+        if not unseen:
+            return
+        losses = torch.stack([loss for _, _, loss in unseen]).tolist()  # waits for the device once
+        for (step, epoch, _), loss in zip(unseen, losses, strict=True):
             if math.isfinite(loss):
                 continue
+            blame = suspects(self.model, self.optimizer)
             raise NonFiniteLossError(
-                f"the loss of {self.name} is {loss} at step {first_step + offset} (epoch "
-                f"{self.epoch + 1}); {suspects(self.model, self.optimizer)}. Lower optimizer.lr "
-                f"(now {self.optimizer.param_groups[0]['lr']:g}), set optimizer.clip=1, or use "
-                "training.precision=32 or 64. A checkpoint, if there is one, is from before this "
-                "epoch"
+                f"the loss of {self.name} is {loss} at step {step} (epoch {epoch}); {blame}. Lower "
+                f"optimizer.lr (now {self.optimizer.param_groups[0]['lr']:g}), set "
+                "optimizer.clip=1, or use training.precision=32 or 64. A checkpoint, if there is "
+                "one, is from before"
             )
 
     def pack(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
         """All that is needed to go on, as tensors by file and plain values."""
+        self.look()  # what is kept is good
         moments, groups = pack_optimizer(self.optimizer)
         schedule = dict(self.schedule.state_dict())
         schedule.pop("lr_lambdas", None)  # functions, which are the same again

@@ -329,6 +329,24 @@ def test_a_loss_that_is_no_number(tmp_path):
     assert (tmp_path / "split0-seed3" / "last.safetensors").exists()
 
 
+@pytest.mark.parametrize("moment", ["evaluation", "checkpoint", "many steps"])
+def test_losses_that_are_looked_at_later(moment, monkeypatch):
+    """As on a GPU: nothing of a run that broke is reported as its best, or kept."""
+    if moment == "many steps":
+        monkeypatch.setattr("bunn.training.run.UNSEEN", 3)
+    eval_every = 4 if moment == "evaluation" else 1000
+    training = {"batch_size": None, "epochs": 1000, "eval_every": eval_every}
+    sections = {"model": {"norm": None}, "optimizer": {"lr": 1e25}, "training": training}
+    run = run_of(tiny(architecture="mlp", **sections))
+    run.looks_at_once, driver = False, Driver([run])
+    found = r"at step 2 \(epoch 2\)"
+    for _ in range(2 if moment == "many steps" else 3):
+        driver.train_epoch()
+    with pytest.raises(NonFiniteLossError, match=found):
+        run.pack() if moment == "checkpoint" else driver.train_epoch()
+    assert run.best is None
+
+
 def test_data_that_is_no_number(monkeypatch):
     data = citations(monkeypatch)
     graph = data.split(0).train[0]
