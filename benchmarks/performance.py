@@ -106,11 +106,11 @@ def _reuse(result: dict[str, Any]) -> str:
     return (
         "## What rows share\n\nWhere the cache is the limit, as on tolokers, fewer rows of "
         "features have to come out of it. A block of rows that is worked on together reads a "
-        "neighbour that several of them have once: so many times fewer rows of features, by the number of rows in "
-        "a block and the order of the nodes. Predicted for blocks of 32 in a good order: a sparse "
-        "product on tolokers at less than half of the time in the column *cache* above, if its "
-        "arithmetic, which grows with the block, goes to the tensor cores.\n\n"
-        + table(["graph, order", *blocks], rows)
+        "neighbour that several of them have once: so many times fewer rows of features, by the "
+        "number of rows in a block and the order of the nodes. Predicted for blocks of 32 in a "
+        "good order: a sparse product on tolokers at less than half of the time in the column "
+        "*cache* above, if its arithmetic, which grows with the block, goes to the tensor "
+        "cores.\n\n" + table(["graph, order", *blocks], rows)
     )
 
 
