@@ -38,5 +38,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for warning in TORCH_INTERNALS:
             item.add_marker(pytest.mark.filterwarnings(warning))
-        if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

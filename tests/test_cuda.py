@@ -13,7 +13,7 @@ from bunn.diffusion import METHODS, chebyshev_degree
 from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
 from tests.graphs import ZOO, zoo_laplacian
 
-pytestmark = pytest.mark.cuda
+pytestmark = pytest.mark.gpu
 
 GRID, NODES = ZOO["grid"]()
 OPTIONS = [{"method": name} for name in ("auto", *METHODS) if name != "taylor"]

@@ -261,7 +261,7 @@ def test_bad_inputs(variant):
     assert torch.equal(y, model(x, GRAPH.edge_index))
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*torch-scatter.*:UserWarning")  # advice of PyG on a GPU
 @every_variant
 def test_cuda_equals_cpu_alone_and_stacked(variant):

@@ -100,7 +100,7 @@ def test_plain_lists_become_collections_and_stay_one():
     assert [len(split.train), len(split.val), len(split.test)] == [2, 1, 2]
 
 
-@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_moving(device):
     board = load_dataset("minesweeper-board").split(0)
     moved = board.to(device)

@@ -632,7 +632,7 @@ def test_composes_in_a_loader():
     assert repr(transform.transforms[0]) == "LaplacianEncoding(3, normalization='sym')"
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=repr)
 def test_cuda(transform):
     data = zoo_data("weighted")

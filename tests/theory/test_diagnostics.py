@@ -686,7 +686,7 @@ class TestPlots:
                 plot()
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 def test_same_on_a_gpu():
     x, edges = features(), GRAPH.edge_index
     lap = bunn.Laplacian(edges).to(torch.float64)

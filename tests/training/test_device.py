@@ -19,7 +19,7 @@ def test_without_a_gpu():
     assert Device("auto", "32").device == torch.device("cpu")
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 def test_with_a_gpu():
     assert Device("auto", "32").device.type == "cuda"
     device = Device("cuda", "32")
@@ -52,7 +52,7 @@ def test_no_loss_scale_is_needed(precision):
     assert product.dtype == expected.get(precision, torch.float32)
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 def test_tf32_is_for_the_model_alone():
     precision = Device("cuda", "tf32").precision
     x = torch.rand(512, 512, device="cuda", requires_grad=True)

@@ -160,7 +160,7 @@ def test_no_events_unless_asked_for_and_none_without_a_folder(tmp_path):
     train(tiny(architecture="mlp"), device="cpu", tensorboard=True)
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("together", [True, False])
 def test_cuda_agrees_with_the_cpu(together):
     config = tiny("barbell", training={"together": together, "precision": "64"})
@@ -172,7 +172,7 @@ def test_cuda_agrees_with_the_cpu(together):
             assert mine.metrics == pytest.approx(theirs.metrics, rel=1e-3)
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
 def test_cuda_splits_precisions_and_resuming(precision, tmp_path):
     """Splits of a graph are in step on a device too; a run goes on where it was."""
@@ -188,7 +188,7 @@ def test_cuda_splits_precisions_and_resuming(precision, tmp_path):
         assert one.best.metrics == pytest.approx(other.best.metrics, abs=0.1)
 
 
-@pytest.mark.cuda
+@pytest.mark.gpu
 def test_cuda_finds_a_loss_that_is_no_number_once_an_epoch():
     config = tiny(architecture="mlp", model={"norm": None}, optimizer={"lr": 1e25})
     with pytest.raises(NonFiniteLossError, match=r"at step 2 \(epoch 1\)"):

@@ -1,0 +1,105 @@
+"""The kernels on a card, on graphs of the size that they are for; skipped where there is none."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bunn import Laplacian, diffuse, kernels
+from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.kernels.chebyshev import chebyshev_heat
+from bunn.kernels.walk import Rows, walk
+from tests.kernels.test_walk import poisoned
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def star(leaves: int) -> Tensor:
+    ends = torch.stack((torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)))
+    return torch.cat((ends, ends.flip(0)), 1)
+
+
+def skewed(nodes: int, edges: int) -> Tensor:
+    """Random edges whose ends prefer nodes of low index: degrees from one to many thousands."""
+    ends = (nodes * torch.rand(2, edges, dtype=torch.float64).pow(4)).long()
+    ends = ends[:, ends[0] != ends[1]]
+    return torch.cat((ends, ends.flip(0)), 1).unique(dim=1)
+
+
+def rows_of(lap: Laplacian) -> Rows:
+    crow, col, value, _, _, segments = lap.operator
+    return Rows(crow, col, value, segments)
+
+
+def exact_product(lap: Laplacian, x: Tensor) -> Tensor:
+    """``S x`` in float64, a sum over edges."""
+    row, col, value = lap.coordinates()
+    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for columns in torch.arange(x.size(1), device=x.device).split(8):
+        out[:, columns] = out[:, columns].index_add_(0, row, value[:, None] * x[:, columns][col])
+    return out
+
+
+GRAPHS = {
+    "skewed": lambda: (skewed(20_000, 400_000), 20_001),
+    "hub": lambda: (star(1_000_000), 1_000_001),
+    "one node": lambda: (torch.zeros(2, 0, dtype=torch.long), 1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [1, 33, 64])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_product(graph, width, dtype):
+    edge_index, n = GRAPHS[graph]()
+    lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
+    x = torch.randn(n, width, device="cuda").to(dtype)
+    y = poisoned(x)
+    walk(x, rows_of(lap), y=y)
+    exact = exact_product(lap, x.double())
+    assert float((y - exact).norm() / x.double().norm()) <= 1e-6
+    again = poisoned(x)
+    walk(x, rows_of(lap), y=again)
+    assert torch.equal(y, again)
+
+
+@pytest.mark.slow
+def test_ten_million_edges():
+    n = 1_000_000
+    ends = torch.randint(n, (2, 5_000_000))
+    lap = Laplacian(torch.cat((ends, ends.flip(0)), 1), num_nodes=n).to("cuda", torch.float32)
+    x = torch.randn(n, 16, device="cuda")
+    y = poisoned(x)
+    walk(x, rows_of(lap), y=y)
+    assert float((y - exact_product(lap, x.double())).norm() / x.norm()) <= 1e-6
+
+
+def test_offsets_beyond_32_bits():
+    n, width = 5_000_000, 512  # 2.56e9 entries
+    forth = torch.stack((torch.arange(n - 1), torch.arange(1, n)))
+    lap = Laplacian(torch.cat((forth, forth.flip(0)), 1), num_nodes=n).to("cuda", torch.float32)
+    x = torch.randn(n, width, device="cuda", dtype=torch.bfloat16)
+    y = poisoned(x, torch.bfloat16)
+    walk(x, rows_of(lap), y=y)
+    tail = (x[-3].float() * 0.5 + x[-1].float() * 0.5**0.5).bfloat16()
+    torch.testing.assert_close(y[-2], tail, rtol=1e-2, atol=1e-2)
+    assert not torch.isnan(y[-1000:]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("time", [1.0, 10.0, 100.0])
+def test_heat(time, dtype):
+    edge_index, n = GRAPHS["skewed"]()
+    lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
+    x = torch.randn(n, 64, device="cuda").to(dtype)
+    degree = chebyshev_degree(time, 1e-6)
+    times = torch.tensor([time], dtype=torch.float64)
+    coefficients = chebyshev_coefficients(times, degree)[:, 0].tolist()
+    before, after = lap.operator.before, lap.operator.after
+    storage = dtype if degree <= kernels.NARROW_DEGREE else torch.float32
+    y = chebyshev_heat(x, rows_of(lap), coefficients, before, after, storage)
+    exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
+    root = lap.degree.sqrt().double().unsqueeze(1)
+    error = float((root * (y.double() - exact)).norm() / (root * x.double()).norm())
+    assert error <= max(4e-6, torch.finfo(dtype).eps)
