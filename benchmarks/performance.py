@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
+from bunn import kernels
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
@@ -25,18 +26,19 @@ one row of features per edge, mostly out of the cache. Or the kernel of the heat
 parameter touches, is formed once, and heat is one dense product.
 """
 
-KERNELS = """\
+KERNELS = f"""\
 ## The kernels
 
 `bunn/kernels` does a product in one pass: it gathers the neighbours, subtracts the predecessor,
 writes the next term and adds two terms to the sum. A thread reads 16 bytes of a row, a warp 512;
 the compiled code exchanges nothing between threads and spills nothing, which a test reads off the
-PTX.
-Rows of more than 256 neighbours are cut into pieces, so that a hub does not hold up the rest.
+PTX. Rows of more than {kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up
+the rest.
 
 Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its
 terms are sqrt(t) times as large, so that keeping them in 16 bits loses digits that the other form
-keeps. Up to degree 40 terms are kept in the type of the features, beyond in float32.
+keeps. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
+float32.
 
 In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
 the features are each a sum of two float16 numbers, 22 bits together.

@@ -20,7 +20,8 @@ from torch import Tensor
 from benchmarks.device import about, medians
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
 from bunn import Laplacian
-from bunn.kernels.walk import Rows, Tiling, walk
+from bunn.kernels import Rows
+from bunn.kernels.walk import Tiling, walk
 
 WIDTHS = (512, 64)
 DTYPES = (torch.float32, torch.bfloat16)

@@ -111,7 +111,8 @@ def _random_walk(
 ) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if kernels.serve(x, value):
-        kernels.product(x.contiguous(), out, (crow, col, value, segments), before, after)
+        rows = kernels.Rows(crow, col, value, segments)
+        kernels.product(x.contiguous(), out, rows, before, after)
         return out
     z = to_operator_frame(x, before, value.dtype)
     from_operator_frame(csr_matrix(crow, col, value) @ z, after, out)

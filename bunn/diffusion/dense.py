@@ -19,9 +19,9 @@ from bunn.diffusion.products import SplitMatrix, split_product
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
-#: Bytes of heat kernels that one Laplacian keeps on a CPU; the one in use is always kept.
+#: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
 KERNEL_BYTES = 2**28
-#: The share of a GPU's memory that they may take there.
+#: The share of a GPU's memory that they may take where its tensor cores multiply them.
 KERNEL_SHARE = 1 / 16
 #: Entries of a kernel that are formed at a time.
 FORMED_ENTRIES = 2**27
@@ -29,16 +29,16 @@ FORMED_ENTRIES = 2**27
 Stack = Tensor | SplitMatrix
 
 
-def kernel_bytes(device: torch.device) -> int:
-    """The bytes of heat kernels that one Laplacian keeps on a device."""
-    if device.type != "cuda":
-        return KERNEL_BYTES
-    return int(KERNEL_SHARE * torch.cuda.get_device_properties(device).total_memory)
-
-
 def on_tensor_cores(lap: Laplacian) -> bool:
     """Whether kernels are kept in two halves."""
     return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
+
+
+def kernel_bytes(lap: Laplacian) -> int:
+    """The bytes of heat kernels that a Laplacian keeps."""
+    if lap.device.type != "cuda" or not on_tensor_cores(lap):
+        return KERNEL_BYTES
+    return int(KERNEL_SHARE * torch.cuda.get_device_properties(lap.device).total_memory)
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
@@ -70,7 +70,7 @@ def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Stack, ...]:
         kernels.move_to_end(key)
         return kernels[key]
     kernels[key] = _form(lap, *key)
-    room = kernel_bytes(lap.device)
+    room = kernel_bytes(lap)
     while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
         kernels.popitem(last=False)
     return kernels[key]
@@ -94,14 +94,14 @@ def _form(lap: Laplacian, time: float, degree: int) -> tuple[Stack, ...]:
 
 
 def _apply(stacks: tuple[Stack, ...], lap: Laplacian, x: Tensor) -> Tensor:
-    halves = on_tensor_cores(lap)
-    fields = lap.blocks.split(x if halves else x.to(lap.dtype))
-    products = [_product(h, f) for h, f in zip(stacks, fields, strict=True)]
+    products = [_product(h, f) for h, f in zip(stacks, lap.blocks.split(x), strict=True)]
     return lap.blocks.join(products).to(x.dtype)
 
 
 def _product(stack: Stack, field: Tensor) -> Tensor:
-    return split_product(stack, field) if isinstance(stack, SplitMatrix) else stack @ field
+    if isinstance(stack, SplitMatrix):
+        return split_product(stack, field)
+    return stack @ field.to(stack.dtype)
 
 
 def _bytes(stacks: tuple[Stack, ...]) -> int:

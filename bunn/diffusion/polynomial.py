@@ -101,7 +101,8 @@ def _heat(
         known = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
         if known > 0:
             table = coefficients_for(t, known, x.size(1))
-            return kernels.heat(x.contiguous(), (crow, col, value, segments), table, before, after)
+            rows = kernels.Rows(crow, col, value, segments)
+            return kernels.heat(x.contiguous(), rows, table, before, after)
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):

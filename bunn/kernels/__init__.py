@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +27,21 @@ NARROW_DEGREE = 40
 #: Entries of the longest row that is summed in one piece.
 LONG = 256
 
-Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+class Rows(NamedTuple):
+    """``S`` as the kernels read it.
+
+    Args:
+        crow: ``(n + 1,)`` row pointers.
+        col: ``(nnz,)`` column indices.
+        value: ``(nnz,)`` float32 entries.
+        segments: The pieces of long rows, from :func:`cut_long_rows`.
+    """
+
+    crow: Tensor
+    col: Tensor
+    value: Tensor
+    segments: Tensor | None
 
 
 @functools.cache
@@ -61,7 +76,8 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
 
 def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
-    return x.is_cuda and x.dtype in DTYPES and value.dtype == torch.float32 and wanted()
+    narrow = value.dtype == torch.float32 and value.numel() < 2**31  # 32-bit indices
+    return x.is_cuda and x.dtype in DTYPES and narrow and wanted()
 
 
 def product(
@@ -72,13 +88,13 @@ def product(
     Args:
         x: ``(n, c)`` contiguous features.
         out: ``(n, c)`` where the result goes.
-        rows: ``crow, col, value, segments`` of :class:`bunn.operator.SymmetricOperator`.
+        rows: The graph.
         before: ``(n, 1)`` float32 factors of the rows of ``x``.
         after: ``(n, 1)`` float32 factors of the rows of the result.
     """
-    from bunn.kernels.walk import Rows, walk  # noqa: PLC0415
+    from bunn.kernels.walk import walk  # noqa: PLC0415
 
-    walk(x, Rows(*rows), beta=before, out=out, gamma=after)
+    walk(x, rows, beta=before, out=out, gamma=after)
 
 
 def heat(
@@ -92,13 +108,12 @@ def heat(
 
     Args:
         x: ``(n, c)`` contiguous features.
-        rows: ``crow, col, value, segments`` of :class:`bunn.operator.SymmetricOperator`.
+        rows: The graph.
         coefficients: ``K + 1`` numbers, or ``(K + 1, c)`` float32.
         before: ``(n, 1)`` float32 factors of the rows of ``x``.
         after: ``(n, 1)`` float32 factors of the rows of the result.
     """
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
-    from bunn.kernels.walk import Rows  # noqa: PLC0415
 
     storage = x.dtype if len(coefficients) - 1 <= NARROW_DEGREE else torch.float32
-    return chebyshev_heat(x, Rows(*rows), coefficients, before, after, storage)
+    return chebyshev_heat(x, rows, coefficients, before, after, storage)

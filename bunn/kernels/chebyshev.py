@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bunn.kernels.walk import Rows, walk
+from bunn.kernels import Rows
+from bunn.kernels.walk import walk
 
 
 def chebyshev_heat(

@@ -26,23 +26,8 @@ import triton
 from torch import Tensor
 
 from bunn import kernels
+from bunn.kernels import Rows
 from bunn.kernels.steps import add_segments, walk_rows
-
-
-class Rows(NamedTuple):
-    """``S`` as the kernels read it.
-
-    Args:
-        crow: ``(n + 1,)`` row pointers.
-        col: ``(nnz,)`` column indices.
-        value: ``(nnz,)`` float32 entries.
-        segments: The pieces of long rows, from :func:`bunn.kernels.cut_long_rows`.
-    """
-
-    crow: Tensor
-    col: Tensor
-    value: Tensor
-    segments: Tensor | None
 
 
 class Tiling(NamedTuple):

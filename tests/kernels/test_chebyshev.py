@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
-from bunn.kernels import cut_long_rows
+from bunn.kernels import Rows, cut_long_rows
 from bunn.kernels.chebyshev import chebyshev_heat
-from bunn.kernels.walk import Rows
 from tests.graphs import relative_error, zoo_kernel, zoo_laplacian
 from tests.kernels.test_walk import DEVICE, DTYPES
 

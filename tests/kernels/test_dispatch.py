@@ -1,5 +1,7 @@
 """The public functions through the kernels give what they give through torch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -100,9 +102,19 @@ def test_no_more_digits_are_asked_for_than_there_are(dtype, monkeypatch):
     assert asked == [pytest.approx(floor, rel=0.02)]
 
 
-def test_what_kernels_do_not_serve():
-    value = torch.ones(1)
-    assert not kernels.serve(torch.ones(1, 1), value)  # no CUDA device
+def array(dtype: torch.dtype = torch.float32, *, is_cuda: bool = True, size: int = 1) -> object:
+    """What ``serve`` asks of a tensor, on a device that need not be there."""
+    return SimpleNamespace(dtype=dtype, is_cuda=is_cuda, numel=lambda: size)
+
+
+def test_what_kernels_serve(monkeypatch):
+    monkeypatch.setattr(kernels, "wanted", lambda: True)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        assert kernels.serve(array(dtype), array())
     for dtype in (torch.float64, torch.int64):
-        assert not kernels.serve(torch.ones(1, 1, device=DEVICE, dtype=dtype), value)
-    assert not kernels.serve(torch.ones(1, 1, device=DEVICE), value.double())
+        assert not kernels.serve(array(dtype), array())
+    assert not kernels.serve(array(is_cuda=False), array())
+    assert not kernels.serve(array(), array(torch.float64))
+    assert not kernels.serve(array(), array(size=2**31))
+    monkeypatch.setattr(kernels, "wanted", lambda: False)
+    assert not kernels.serve(array(), array())

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from bunn import Laplacian, diffuse, kernels
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.kernels import Rows
 from bunn.kernels.chebyshev import chebyshev_heat
-from bunn.kernels.walk import Rows, walk
+from bunn.kernels.walk import walk
 from tests.kernels.test_walk import poisoned
 
 pytestmark = pytest.mark.gpu

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from bunn import Laplacian
-from bunn.kernels import cut_long_rows
-from bunn.kernels.walk import Rows, walk
+from bunn.kernels import Rows, cut_long_rows
+from bunn.kernels.walk import walk
 from tests.graphs import ZOO, edges_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
