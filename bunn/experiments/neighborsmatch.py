@@ -49,7 +49,7 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int = EPOCHS) ->
     options: Any
     leaves = 2**depth
     # At depth 2 an epoch is two steps; in deep trees messages take hundreds of epochs to get going.
-    slow = depth == 2 or (model != "bunn" and depth > 6)
+    slow = depth == 2 or (model != "bunn" and depth > 4)
     batch_size = min(PER_LEAF * leaves, 1024)
     if model == "bunn":
         channels = 2 * BUNDLES if name == "narrow" else min(PER_LEAF * leaves, 2048)

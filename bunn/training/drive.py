@@ -1,4 +1,4 @@
-r"""How the requests of a run are answered: by its model alone, or for many runs at once.
+r"""How the requests of a run are answered: by its model alone, for many runs at once, by replay.
 
 Runs that differ in nothing but their seed (or in the split of the same graph) have models of the
 same shape. A :class:`Stack` holds their parameters and answers all of them with one call under
@@ -10,16 +10,16 @@ numbers it would see alone, up to rounding; only dropout draws others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, cast
 
 import torch
-from lightning.fabric.plugins import Precision
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from bunn.training.feed import Inputs
-from bunn.training.run import Epoch, Gradients, Output, Run
+from bunn.training.capture import Recorder, can_be_recorded
+from bunn.training.feed import Batch, Inputs
+from bunn.training.run import Gradients, Output, Request, Run, Step
 
 Model = Callable[..., Tensor]
 
@@ -34,45 +34,96 @@ class CompileError(RuntimeError):
 class Driver:
     """Trains runs an epoch at a time, in step.
 
+    On a GPU, steps and evaluations that do the same again and again are recorded and replayed.
+
     Args:
         runs: One, or several that can be trained together.
         compile: Whether the model of a run that is trained alone is compiled. (default:
             :obj:`False`)
+        capture: Whether recordings are made at all. (default: :obj:`True`)
     """
 
-    def __init__(self, runs: Sequence[Run], compile: bool = False) -> None:
-        self._runs = list(runs)
+    def __init__(self, runs: Sequence[Run], compile: bool = False, capture: bool = True) -> None:
+        self._runs: list[Run] = []
+        self._waiting = list(runs)
         self._stack: Stack | None = None
-        self._compile = compile
+        self._recorder: Recorder | None = None
+        self._compile, self._capture = compile, capture
         self._compiled: Model | None = None
 
     def train_epoch(self) -> None:
         """One epoch of every run that is not finished."""
-        active = [run for run in self._runs if not run.finished]
-        if active != self._runs or (len(active) > 1 and self._stack is None):
-            self._runs = active
-            self._stack = Stack([run.model for run in active]) if len(active) > 1 else None
-            if self._stack is None:
-                _leave_stack(active[0].model)
-        epochs = [run.next_epoch() for run in active]
-        requests = [next(epoch) for epoch in epochs]
-        while requests:
-            if self._stack is None:
-                replies = [self._alone(active[0], requests[0])]
-            else:
-                replies = _together(active[0].precision, self._stack, requests)
-            requests = [request for request in map(_go_on, epochs, replies) if request is not None]
+        active = [run for run in self._waiting if not run.finished]
+        if active != self._runs:
+            self._train_next(active)
+        self._drive([run.next_epoch() for run in active])
 
-    def _alone(self, run: Run, request: Output | Gradients) -> Any:
-        if isinstance(request, Gradients):
+    def _train_next(self, runs: list[Run]) -> None:
+        before, self._runs, self._stack, self._recorder = self._stack, runs, None, None
+        if len(runs) > 1:
+            self._stack = Stack([run.model for run in runs])
+        elif before is not None:
+            _leave_stack(runs[0].model)
+        if self._capture and all(map(can_be_recorded, runs)):
+            self._recorder = Recorder([run.optimizer for run in runs])
+
+    def _drive(self, routines: Sequence[Generator[Any, Any, Any]]) -> list[Any]:
+        """Answers routines, one of each run, until they end; and returns what they return."""
+        replies: list[Any] = [None] * len(routines)
+        while True:
+            requests, results = [], []
+            for routine, reply in zip(routines, replies, strict=True):
+                try:
+                    requests.append(routine.send(reply))
+                except StopIteration as end:
+                    results.append(end.value)
+            if results:
+                return results
+            replies = self._replies(requests)
+
+    def _replies(self, requests: Sequence[Request]) -> list[Any]:
+        """Runs are in step: all of them ask for the same thing."""
+        first = requests[0]
+        if isinstance(first, Gradients):
+            return self._differentiate([cast(Gradients, request).loss for request in requests])
+        batches = [cast(Step | Output, request).batch for request in requests]
+        if isinstance(first, Step):
+            return self._perhaps_recorded("step", self._step, batches)
+        if first.training:
+            return self._outputs(batches, training=True)
+        return self._perhaps_recorded("evaluation", self._outputs, batches)
+
+    def _perhaps_recorded(
+        self, name: str, call: Callable[[Sequence[Batch]], list[Tensor]], batches: Sequence[Batch]
+    ) -> list[Tensor]:
+        if self._recorder is None:
+            return call(batches)
+        return self._recorder(name, call, batches)
+
+    def _step(self, batches: Sequence[Batch]) -> list[Tensor]:
+        return self._drive(
+            [run.take_step(batch) for run, batch in zip(self._runs, batches, strict=True)]
+        )
+
+    def _outputs(self, batches: Sequence[Batch], training: bool = False) -> list[Tensor]:
+        run, inputs = self._runs[0], [batch.inputs for batch in batches]
+        with run.precision.forward_context(), torch.set_grad_enabled(training):
+            if self._stack is not None:
+                return list(self._stack(inputs).unbind(0))
+            model: Model = run.model
+            if self._compile:
+                model = self._compiled = self._compiled or compiled(run.model)
+            return [model(*inputs[0])]
+
+    def _differentiate(self, losses: Sequence[Tensor]) -> list[None]:
+        run = self._runs[0]
+        if self._stack is None:
             run.optimizer.zero_grad()
-            run.precision.backward(request.loss, run.model)
-            return None
-        model: Model = run.model
-        if self._compile:
-            model = self._compiled = self._compiled or compiled(run.model)
-        with run.precision.forward_context(), torch.set_grad_enabled(request.training):
-            return model(*request.inputs)
+            run.precision.backward(losses[0], run.model)
+        else:
+            self._stack.zero_grad()
+            run.precision.backward(torch.stack(list(losses)).sum(), None)
+        return [None] * len(losses)
 
 
 def compiled(model: nn.Module) -> Model:
@@ -91,14 +142,6 @@ def compiled(model: nn.Module) -> Model:
             ) from error
 
     return call
-
-
-def _go_on(epoch: Epoch, reply: Any) -> Output | Gradients | None:
-    """The next request of an epoch, :obj:`None` when it is over."""
-    try:
-        return epoch.send(reply)
-    except StopIteration:
-        return None
 
 
 def can_be_stacked(run: Run) -> bool:
@@ -126,19 +169,6 @@ def is_small(run: Run) -> bool:
     graph = run.feed.parts["train"][0]
     nodes = int(graph.num_nodes or 0) * run.feed.batch_size
     return nodes * int(run.config.model.hidden_channels) <= SMALL
-
-
-def _together(
-    precision: Precision, stack: Stack, requests: Sequence[Output | Gradients]
-) -> list[Any]:
-    losses = [request.loss for request in requests if isinstance(request, Gradients)]
-    if losses:  # runs are in step: all of them ask for the same thing
-        stack.zero_grad()
-        precision.backward(torch.stack(losses).sum(), None)
-        return [None] * len(requests)
-    asked = [request for request in requests if isinstance(request, Output)]
-    with precision.forward_context(), torch.set_grad_enabled(asked[0].training):
-        return list(stack([request.inputs for request in asked]).unbind(0))
 
 
 class Stack:

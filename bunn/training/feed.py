@@ -134,6 +134,8 @@ class Feed:
         else:
             order = torch.randperm(len(graphs), generator=random)
         keep = self.batch_size == 1 or self.steps == 1
+        if isinstance(graphs, GraphStack) and not keep:
+            order = order.to(graphs.graph.edge_index.device)  # once, not batch by batch
         for indices in order.split(self.batch_size):
             yield self._with_signs(self._batch("train", graphs, indices, keep), random)
 
@@ -145,13 +147,15 @@ class Feed:
             yield self._batch(part, graphs, indices, keep=True)
 
     def _batch(self, part: str, graphs: GraphCollection, indices: Tensor, keep: bool) -> Batch:
+        if not keep:
+            return self._read(graphs.collate(indices))
         where = "train" if self.transductive else part
         key = (where, len(indices), int(indices[0]))
-        if keep and key in self._kept:
+        if key in self._kept:
             return self._kept[key]
         batch = self._read(graphs.collate(indices))
         kept_nodes = sum(kept.inputs.x.size(0) for kept in self._kept.values())
-        if keep and kept_nodes + batch.inputs.x.size(0) <= KEPT_NODES:
+        if kept_nodes + batch.inputs.x.size(0) <= KEPT_NODES:
             self._kept[key] = batch
         return batch
 

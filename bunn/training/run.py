@@ -1,8 +1,9 @@
 """One training: a model, its optimiser and its batches, an epoch at a time.
 
-An epoch is written as a coroutine that *asks* for the two expensive things, the output of the model
-and the gradients of a loss, and leaves to :mod:`bunn.training.drive` how they are had: by calling
-the model, or for several runs at once by one stacked call.
+An epoch is written as a coroutine that *asks* for steps and for outputs of the model, and a step as
+one that asks for an output and for the gradients of a loss. How they are had is left to
+:mod:`bunn.training.drive`: by calling the model, for several runs at once by one stacked call, or
+on a GPU by replaying a recorded one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
 from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.divergence import NonFiniteLossError, suspects
-from bunn.training.feed import Feed, Inputs
+from bunn.training.feed import Batch, Feed
 from bunn.training.models import MODELS
 from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
@@ -35,10 +36,16 @@ PARTS = ("train", "val", "test")
 UNSEEN = 256
 
 
+class Step(NamedTuple):
+    """Asks for :meth:`Run.take_step`, and for the loss that it returns."""
+
+    batch: Batch
+
+
 class Output(NamedTuple):
     """Asks for the model's output, in training with what its gradients need."""
 
-    inputs: Inputs
+    batch: Batch
     training: bool
 
 
@@ -48,7 +55,7 @@ class Gradients(NamedTuple):
     loss: Tensor
 
 
-Epoch = Generator[Output | Gradients, Tensor, None]
+Request = Step | Output | Gradients
 
 
 @dataclass(frozen=True)
@@ -162,24 +169,18 @@ class Run:
         reached = self.best.metrics[self.select_by]
         return training.goal is not None and self.objective.reaches(reached, training.goal)
 
-    def next_epoch(self) -> Epoch:
+    def next_epoch(self) -> Generator[Step | Output, Tensor, None]:
         """Trains for an epoch and, when it is time, evaluates."""
         self.model.train()
         lr = float(self.optimizer.param_groups[0]["lr"])
         losses = []
         for batch in self.feed.training(self.epoch):
-            output = yield Output(batch.inputs, training=True)
-            loss = self.objective.loss(*batch.select(output, "train"))
-            yield Gradients(loss)
-            losses.append(loss.detach())
-            self._unseen.append((self.step + 1, self.epoch + 1, losses[-1]))
-            if self.looks_at_once or len(self._unseen) >= UNSEEN:
-                self.look()
-            if self.config.optimizer.clip is not None:
-                self.precision.unscale_gradients(self.optimizer)
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
-            self.precision.optimizer_step(self.optimizer)
+            losses.append((yield Step(batch)))
             self.step += 1
+            if not self.looks_at_once:
+                self._unseen.append((self.step, self.epoch + 1, losses[-1]))
+            if len(self._unseen) >= UNSEEN:
+                self.look()
         self.epoch += 1
         done = self.epoch == self.config.training.epochs
         evaluated = done or self.epoch % self.config.training.eval_every == 0
@@ -189,6 +190,20 @@ class Run:
             loss_mean = float(torch.stack(losses).double().mean())
             self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
         self._advance_schedule(evaluated)
+
+    def take_step(self, batch: Batch) -> Generator[Output | Gradients, Tensor, Tensor]:
+        """One step of the optimiser; on a GPU it waits for nothing, so that it can be recorded."""
+        output = yield Output(batch, training=True)
+        loss = self.objective.loss(*batch.select(output, "train"))
+        yield Gradients(loss)
+        if self.looks_at_once:
+            self._unseen.append((self.step + 1, self.epoch + 1, loss.detach()))
+            self.look()
+        if self.config.optimizer.clip is not None:
+            self.precision.unscale_gradients(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
+        self.precision.optimizer_step(self.optimizer)
+        return loss.detach()
 
     def _advance_schedule(self, evaluated: bool) -> None:
         if not isinstance(self.schedule, ReduceLROnPlateau):
@@ -206,7 +221,7 @@ class Run:
         groups = [parts] if self.feed.transductive else [(part,) for part in parts]
         for group in groups:
             for batch in self.feed.evaluation(group[0]):
-                output = yield Output(batch.inputs, training=False)
+                output = yield Output(batch, training=False)
                 for part in group:
                     selected = batch.select(output, part)
                     self._metrics[part].update(*self.objective.prepared(*selected))

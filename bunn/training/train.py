@@ -60,6 +60,7 @@ def train(
     environment: dict[str, Any] | None = None,
     keep: Callable[[Run], None] | None = None,
     compile: bool = False,
+    capture: bool = True,
 ) -> list[Outcome]:
     """Trains a model for every pair of split and seed.
 
@@ -77,6 +78,8 @@ def train(
         keep: Called with every finished :class:`Run`, to look at its model. (default: nobody does)
         compile: Whether runs that are trained one by one go through :func:`torch.compile`: some
             seconds first, then faster steps, most of all on a GPU. (default: :obj:`False`)
+        capture: Whether steps on a GPU are captured as CUDA graphs where they do the same again and
+            again, for one graph or batches on the same edges. (default: :obj:`True`)
 
     Raises:
         InterruptedRunError: After Ctrl-C, once all is saved.
@@ -88,7 +91,7 @@ def train(
         )
     record = None if folder is None else RunFolder(Path(folder), environment, runs)
     training = _Training(
-        config, runs, device, data_root, watcher, record, tensorboard, keep, compile
+        config, runs, device, data_root, watcher, record, tensorboard, keep, compile, capture
     )
     if record is None:
         return training.train()
@@ -110,6 +113,7 @@ class _Training:
         tensorboard: bool,
         keep: Callable[[Run], None] | None,
         compile: bool,
+        capture: bool,
     ) -> None:
         self.config, self.pairs, self.watcher, self.record = config, list(runs), watcher, record
         self.tensorboard = tensorboard and record is not None
@@ -120,7 +124,7 @@ class _Training:
         self.reported = DATASETS[config.dataset].reported_part
         self.cache = DiskCache()
         self.keep = keep or (lambda run: None)
-        self.compile = compile
+        self.compile, self.capture = compile, capture
 
     def train(self) -> list[Outcome]:
         outcomes = []
@@ -153,7 +157,7 @@ class _Training:
         group = Group(runs, self.config, self.device, self.record, self.tensorboard)
         try:
             group.restore()
-            driver = Driver(runs, self.compile)
+            driver = Driver(runs, self.compile, self.capture)
             for run in runs:
                 self._report(run)
             while active := [run for run in runs if not run.finished]:

@@ -1,0 +1,223 @@
+"""Steps and evaluations on a GPU: recorded once, then replayed.
+
+A step of a graph network is hundreds of kernels of microseconds each, and to launch them one by one
+takes longer than to run them. Where call after call differs in nothing but numbers (one graph, or
+batches on the same edges), a whole step, forward, backward and optimiser, becomes one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bunn.nn import DiffusionTime
+from bunn.training.feed import Batch
+from bunn.training.run import Run
+
+#: A call to be recorded: from a batch for each run to a tensor for each.
+Call = Callable[[Sequence[Batch]], list[Tensor]]
+
+#: Calls before a recording, which fill caches and create optimiser states; the last is watched.
+WARMUP = 2
+#: Recordings of a group of runs: a full and a last batch, in training and in each part.
+RECORDINGS = 8
+#: Kinds of batches that are counted, while all may be new.
+COUNTED = 64
+
+
+def can_be_recorded(run: Run) -> bool:
+    """Whether a recorded step would be the step, whenever it is replayed.
+
+    The number of products that a learned time needs is decided on the host, and so is whether
+    float16 passes over a step.
+    """
+    learned = any(isinstance(part, DiffusionTime) and part.learn for part in run.model.modules())
+    return run.device.type == "cuda" and run.config.training.precision != "16-mixed" and not learned
+
+
+class Recorder:
+    """Calls functions of batches, and replays them where it can.
+
+    Args:
+        optimizers: Whose steps the functions take; their learning rates may change between calls.
+    """
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._counts: OrderedDict[Hashable, int] = OrderedDict()
+        self._recordings: dict[Hashable, Recording] = {}
+        self._pool: Any = None
+        self._refuses = False
+
+    def __call__(self, name: str, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
+        """``call(batches)``.
+
+        Args:
+            name: Of the function: calls of the same name do the same.
+            call: The function.
+            batches: Its arguments.
+        """
+        key = (name, *_kinds(batches))
+        if key in self._recordings:
+            return self._recordings[key].replay(batches)
+        if self._refuses or len(self._recordings) == RECORDINGS:
+            return call(batches)
+        count = self._counts[key] = self._counts.pop(key, 0) + 1
+        while len(self._counts) > COUNTED:
+            self._counts.popitem(last=False)
+        if count < WARMUP:
+            return call(batches)
+        if count == WARMUP:
+            with _watched() as waits:
+                replies = call(batches)
+            self._refuses = bool(waits)
+            return replies
+        return self._record(key, call, batches)
+
+    def _record(self, key: Hashable, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
+        try:
+            recording = Recording(call, batches, self._optimizers, self._pool)
+        except RuntimeError as error:  # nothing has run yet
+            self._refuses = True
+            reason = str(error).partition("\n")[0]
+            warnings.warn(
+                f"steps are launched kernel by kernel: no CUDA graph could be captured ({reason})",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return call(batches)
+        self._recordings[key] = recording
+        self._pool = recording.pool
+        return recording.replay(batches)
+
+
+class Recording:
+    """A call on memory of its own, into which batches are copied before each replay.
+
+    Args:
+        call: The function.
+        batches: Arguments of the kind that it will be replayed for.
+        optimizers: Whose learning rates it reads.
+        pool: The memory that it may share with other recordings, none of which run meanwhile.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        batches: Sequence[Batch],
+        optimizers: Sequence[torch.optim.Optimizer],
+        pool: Any = None,
+    ) -> None:
+        self._given = list(batches)
+        self._own = _with_own_memory(batches)
+        self._rates = _Rates(optimizers)
+        with self._rates.on_device():
+            self._replay, self._replies, self.pool = record(call, self._own, pool)
+
+    def replay(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """What the function returns for these batches."""
+        for own, given, new in zip(self._own, self._given, batches, strict=True):
+            pairs = zip(_numbers(own), _numbers(given), _numbers(new), strict=True)
+            for target, old, source in pairs:
+                if source is not old:
+                    target.copy_(source)
+        self._given = list(batches)
+        self._rates.refresh()
+        self._replay()
+        return [reply.clone() for reply in self._replies]
+
+
+def record(
+    call: Call, batches: Sequence[Batch], pool: Any
+) -> tuple[Callable[[], None], list[Tensor], Any]:
+    """The call as a CUDA graph: how to replay it, the tensors it writes, and its memory."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        replies = call(batches)
+    return graph.replay, replies, graph.pool()
+
+
+class _Rates:
+    """Learning rates as tensors of the device, where a recording finds those of the day."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        self._tensors = [
+            torch.tensor(group["lr"], dtype=torch.float32, device=group["params"][0].device)
+            for group in self._groups
+        ]
+        self._written = [group["lr"] for group in self._groups]
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        for group, tensor in zip(self._groups, self._tensors, strict=True):
+            group["lr"], group["capturable"] = tensor, True
+        try:
+            yield
+        finally:
+            for group, rate in zip(self._groups, self._written, strict=True):
+                group["lr"], group["capturable"] = rate, False
+
+    def refresh(self) -> None:
+        for index, (group, tensor) in enumerate(zip(self._groups, self._tensors, strict=True)):
+            if group["lr"] != self._written[index]:
+                self._written[index] = group["lr"]
+                tensor.fill_(group["lr"])
+
+
+def _numbers(batch: Batch) -> list[Tensor]:
+    """What may differ from batch to batch of a kind."""
+    x, pe, y = batch.inputs.x, batch.inputs.pe, batch.y
+    return [x, y] if pe is None else [x, pe, y]
+
+
+def _kinds(batches: Sequence[Batch]) -> Iterator[Hashable]:
+    """Equal for batches on the very same edges, with numbers of the same shapes and types."""
+    numbers = [number for batch in batches for number in _numbers(batch)]
+    ids = list(map(id, numbers))
+    for number in numbers:  # runs may share some: then they have to share them again
+        yield ids.index(id(number)), number.shape, number.dtype
+    for batch in batches:
+        _, edge_index, edge_weight, pe, owner, size = batch.inputs
+        same = (edge_index, edge_weight, owner, *batch.rows.values())
+        yield (size, pe is None, *map(id, same))
+
+
+def _with_own_memory(batches: Sequence[Batch]) -> list[Batch]:
+    copies = {id(number): number.clone() for batch in batches for number in _numbers(batch)}
+
+    def own(batch: Batch) -> Batch:
+        inputs = batch.inputs._replace(x=copies[id(batch.inputs.x)])
+        if inputs.pe is not None:
+            inputs = inputs._replace(pe=copies[id(inputs.pe)])
+        return batch._replace(inputs=inputs, y=copies[id(batch.y)])
+
+    return [own(batch) for batch in batches]
+
+
+@contextmanager
+def _watched() -> Iterator[list[str]]:
+    """Notes where the host waits for the device, which no recording can; and passes on the rest."""
+    waits: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        message = str(warning.message)
+        if "synchronizing CUDA operation" in message:
+            waits.append(f"{warning.filename}:{warning.lineno}")
+        elif "Synchronization debug mode" not in message:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )

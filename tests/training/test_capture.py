@@ -1,0 +1,279 @@
+"""Recorded steps are the steps, on whatever batch, at whatever learning rate.
+
+A GPU replays a CUDA graph. Elsewhere a stand-in calls the function again on the memory that the
+recording owns, which shows all that does not depend on the device: what is copied, and what is told
+apart.
+"""
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from bunn.data import Task, load_dataset
+from bunn.training import Config, Outcome, Run, train
+from bunn.training import capture as module
+from bunn.training.capture import RECORDINGS, WARMUP, Recorder, can_be_recorded
+from bunn.training.device import Device
+from bunn.training.drive import Driver
+from tests.training.test_drive import VARIANTS, assert_close
+from tests.training.tiny import StoppedError, molecules, stop_after, tiny
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def run_of(config: Config, seed: int = 0, device: str = "cpu") -> Run:
+    data = load_dataset(config.dataset, options=config.data)
+    return Run(config, data, 0, seed, Device(device, config.training.precision))
+
+
+class Tape:
+    """What was recorded, how often something was replayed, where the device would be waited for."""
+
+    def __init__(self):
+        self.recorded, self.replayed, self.waits = [], 0, []
+
+    def record(self, call, batches, pool):
+        replies = []
+
+        def replay():
+            replies[:] = call(batches)
+
+        return replay, replies, None
+
+    @contextmanager
+    def watched(self):
+        yield self.waits
+
+
+@pytest.fixture
+def tape(monkeypatch, request):
+    """Real recordings where a test runs on a GPU, the stand-in elsewhere."""
+    tape, replay = Tape(), module.Recording.replay
+    record = module.record if "cuda" in request.node.name else tape.record
+
+    def spy_record(call, batches, pool):
+        tape.recorded.append(batches)
+        return record(call, batches, pool)
+
+    def spy_replay(recording, batches):
+        tape.replayed += 1
+        return replay(recording, batches)
+
+    monkeypatch.setattr(module, "record", spy_record)
+    monkeypatch.setattr(module.Recording, "replay", spy_replay)
+    if "cuda" not in request.node.name:
+        monkeypatch.setattr(module, "_watched", tape.watched)
+        monkeypatch.setattr("bunn.training.drive.can_be_recorded", lambda run: True)
+    return tape
+
+
+def both(config: Config, runs=((0, 0),), device: str = "cpu") -> tuple[list[Outcome], ...]:
+    return tuple(train(config, runs, device=device, capture=capture) for capture in (True, False))
+
+
+FIXED = {name: variant for name, variant in VARIANTS.items() if name != "bunn-times"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dataset", ["barbell", "minesweeper-board"])
+@pytest.mark.parametrize("variant", FIXED)
+def test_recorded_is_launched(variant, dataset, device, tape):
+    architecture, options = VARIANTS[variant]
+    training = {"epochs": 5, "batch_size": 2, "precision": "64"}
+    if dataset == "minesweeper-board":
+        training |= {"epochs": 8, "batch_size": None}
+    recorded, launched = both(
+        tiny(dataset, architecture, model=options, training=training), device=device
+    )
+    steps = recorded[0].evaluations[-1].step
+    assert len(tape.recorded) == 2  # steps, evaluations
+    assert tape.replayed > steps - WARMUP
+    assert_close(recorded, launched, rel=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_that_are_trained_together_are_recorded_together(device, tape):
+    config = tiny("minesweeper-board", "gcn", training={"epochs": 8, "together": True})
+    recorded, launched = both(config, [(0, 0), (0, 1), (1, 0)], device)
+    assert {len(batches) for batches in tape.recorded} == {3}
+    assert_close(recorded, launched)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_that_are_left_are_recorded_anew(device, tape):
+    training = {"epochs": 30, "patience": 1, "precision": "64"}
+    config = tiny(architecture="mlp", optimizer={"lr": 0.1}, training=training)
+    recorded, launched = both(config, [(0, 1), (0, 2), (0, 3), (0, 4)], device)
+    assert len({len(batches) for batches in tape.recorded}) > 1
+    assert_close(recorded, launched, rel=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["cosine", "plateau"])
+def test_learning_rates_move(name, device, tape):
+    schedule = {"name": name} | ({"patience": 0} if name == "plateau" else {"warmup": 2})
+    training = {"epochs": 12, "precision": "64"}
+    config = tiny("minesweeper-board", "mlp", schedule=schedule, training=training)
+    recorded, launched = both(config, device=device)
+    assert len({evaluation.lr for evaluation in recorded[0].evaluations}) > 2
+    assert_close(recorded, launched, rel=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_signs_of_encodings_flip(device, tape):
+    config = tiny("minesweeper-board", encoding={"lap_pe": 3}, training={"epochs": 8})
+    assert_close(*both(config, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_smaller_last_batch_is_another_recording(device, tape):
+    config = tiny("tree-neighborsmatch", "gin", training={"epochs": 6, "batch_size": 4})
+    recorded, launched = both(config, device=device)
+    assert len({batches[0].inputs.batch_size for batches in tape.recorded}) > 1
+    assert_close(recorded, launched)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_clipping(device, tape):
+    config = tiny("minesweeper-board", "gcn", optimizer={"clip": 0.01}, training={"epochs": 8})
+    assert_close(*both(config, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dropout_is_drawn_anew(device, tape):
+    config = tiny("minesweeper-board", "mlp", model={"dropout": 0.5}, optimizer={"lr": 1e-12})
+    run = run_of(config.override(["training.epochs=8"]), device=device)
+    driver = Driver([run])
+    for _ in range(8):
+        driver.train_epoch()
+    assert tape.replayed > 8
+    assert len({evaluation.loss for evaluation in run.evaluations}) == 8
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_batches_of_other_graphs_are_launched(device, tape, monkeypatch):
+    molecules(monkeypatch, Task("graph", "regression", "mae"))
+    config = tiny("molecules", "gin", training={"epochs": 6, "batch_size": 3})
+    assert_close(*both(config, device=device))
+    sizes = {batches[0].inputs.batch_size for batches in tape.recorded}
+    assert sizes == {8}  # evaluations, whose batches are kept
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_resumed_run_is_recorded_again(device, tape, tmp_path):
+    training = {"epochs": 9, "checkpoint_seconds": 0}
+    config = tiny("minesweeper-board", "gcn", training=training)
+    (whole,) = train(config, device=device)
+    with pytest.raises(StoppedError):
+        train(config, folder=tmp_path, device=device, watcher=stop_after(5))
+    tape.recorded.clear()
+    (resumed,) = train(config, folder=tmp_path, resume=True, device=device)
+    assert tape.recorded
+    assert_close([resumed], [whole])
+
+
+def sums(recorder: Recorder, batches) -> None:
+    """Calls a function of one batch after the other, and checks what it returns."""
+    for batch in batches:
+        (reply,) = recorder("sum", lambda given: [given[0].inputs.x.sum()], [batch])
+        assert reply == batch.inputs.x.sum()
+
+
+def batches_of(config: Config, epochs: int) -> list:
+    feed = run_of(config).feed
+    return [batch for epoch in range(epochs) for batch in feed.training(epoch)]
+
+
+def test_numbers_are_copied_and_the_caller_keeps_its_own(tape):
+    batches = batches_of(tiny(training={"batch_size": 2}), 4)
+    before = [batch.inputs.x.clone() for batch in batches]
+    sums(Recorder([]), batches)
+    assert tape.replayed == len(batches) - WARMUP
+    assert all(torch.equal(batch.inputs.x, x) for batch, x in zip(batches, before, strict=True))
+
+
+def test_recordings_are_few(tape):
+    boards = [batches_of(tiny("minesweeper-board"), 1)[0] for _ in range(2 * RECORDINGS)]
+    recorder = Recorder([])
+    sums(recorder, [board for board in boards for _ in range(WARMUP + 2)])
+    assert len(tape.recorded) == RECORDINGS
+
+
+def test_new_graphs_leave_nothing_behind(tape, monkeypatch):
+    monkeypatch.setattr(module, "COUNTED", 3)
+    recorder = Recorder([])
+    sums(recorder, (batches_of(tiny("minesweeper-board"), 1)[0] for _ in range(6)))
+    assert len(recorder._counts) == 3
+
+
+def test_runs_that_stop_sharing_are_told_apart(tape):
+    """What two runs had in common when they were recorded is one tensor there."""
+    one, other = batches_of(tiny(training={"batch_size": 2}), 1)
+    call = lambda given: [torch.stack([batch.inputs.x for batch in given])]  # noqa: E731
+    recorder = Recorder([])
+    for pair in [(one, one)] * 4 + [(one, other)] * 4 + [(other, other)]:
+        (reply,) = recorder("stack", call, pair)
+        assert torch.equal(reply, torch.stack([batch.inputs.x for batch in pair]))
+    assert len(tape.recorded) == 2
+
+
+def test_what_waits_for_the_device_is_launched(tape):
+    tape.waits = ["model.py:1"]
+    config = tiny("minesweeper-board", "gcn", training={"epochs": 6})
+    recorded, launched = both(config)
+    assert not tape.recorded
+    assert recorded[0].evaluations == launched[0].evaluations
+
+
+def test_what_cannot_be_recorded_is_launched_and_said(tape, monkeypatch):
+    def fail(call, batches, pool):
+        raise RuntimeError("out of memory\nmore")
+
+    monkeypatch.setattr(module, "record", fail)
+    config = tiny("minesweeper-board", "gcn", training={"epochs": 6})
+    with pytest.warns(RuntimeWarning, match=r"no CUDA graph could be captured \(out of memory\)"):
+        recorded, launched = both(config)
+    assert recorded[0].evaluations == launched[0].evaluations
+
+
+def test_rates_are_tensors_for_the_recording_alone():
+    optimizer = torch.optim.Adam([torch.zeros(2, requires_grad=True)], lr=0.5)
+    (group,) = optimizer.param_groups
+    rates = module._Rates([optimizer])
+    with rates.on_device():
+        seen = group["lr"]
+        assert group["capturable"]
+    assert (group["lr"], group["capturable"]) == (0.5, False)
+    group["lr"] = 0.25
+    rates.refresh()
+    assert seen == 0.25
+
+
+def test_nothing_is_recorded_on_a_cpu():
+    assert not can_be_recorded(run_of(tiny()))
+
+
+@pytest.mark.gpu
+def test_what_is_recorded_on_a_gpu():
+    assert can_be_recorded(run_of(tiny(), device="cuda"))
+    assert not can_be_recorded(run_of(tiny(model={"learn_time": True}), device="cuda"))
+    half = tiny(training={"precision": "16-mixed"})
+    assert not can_be_recorded(run_of(half, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["item", "cpu"])
+def test_waits_are_seen_and_other_warnings_pass(method):
+    x = torch.ones((), device="cuda")
+    with pytest.warns(UserWarning, match="look here"):
+        found = waits_of(lambda: [getattr(x, method)(), warnings.warn("look here", stacklevel=1)])
+    assert found
+    assert not waits_of(lambda: (x + 1).exp())
+
+
+def waits_of(call) -> list[str]:
+    with module._watched() as waits:
+        call()
+    return waits
