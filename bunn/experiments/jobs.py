@@ -189,12 +189,17 @@ def _results(futures: list[Future[Any]]) -> list[Any]:
 
 @contextmanager
 def _counted_interrupts() -> Iterator[Callable[[], int]]:
-    """While it lasts, Ctrl-C and SIGTERM are counted."""
+    """While it lasts, every Ctrl-C is counted, and SIGTERM once."""
     asked: list[int] = []
     before = {}
+
+    def count(number: int, frame: object) -> None:
+        if number == signal.SIGINT or number not in asked:
+            asked.append(number)
+
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda number, frame: asked.append(number))
+            before[number] = signal.signal(number, count)
     try:
         yield lambda: len(asked)
     finally:

@@ -214,11 +214,14 @@ def _outcome(run: Run, seconds: float) -> Outcome:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Lets the first Ctrl-C wait for the end of an epoch; the second one stops at once."""
+    """Lets the first Ctrl-C wait for the end of an epoch; the second one stops at once.
+
+    A second SIGTERM says nothing new: ``timeout`` sends two, to the process and to its group.
+    """
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
-        if asked:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
 

@@ -32,16 +32,18 @@ def interrupt_at(epoch: int, times: int = 1, number: int = signal.SIGINT):
     return watch
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)]
+)
 @pytest.mark.parametrize("together", [True, False])
-def test_an_interrupt_saves_and_can_be_resumed(number, together, tmp_path):
+def test_an_interrupt_saves_and_can_be_resumed(number, times, together, tmp_path):
     training = {"together": together, "checkpoint_seconds": 1e6}
     config, runs = tiny(model={"dropout": 0.2}, training=training), [(0, 0), (1, 1)]
     train(config, runs, folder=tmp_path / "whole", device="cpu")
     before = signal.getsignal(number)
     cut = tmp_path / "cut"
     with pytest.raises(InterruptedRunError) as error:
-        train(config, runs, folder=cut, device="cpu", watcher=interrupt_at(2, number=number))
+        train(config, runs, folder=cut, device="cpu", watcher=interrupt_at(2, times, number))
     assert signal.getsignal(number) is before
     for part in ("interrupted after epoch 2", str(cut), "everything is saved"):
         assert part in str(error.value)
