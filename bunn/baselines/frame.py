@@ -232,10 +232,14 @@ class GraphModel(nn.Module):
         out: Tensor = self.head(x)
         return out
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _prepared(
         self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
     ) -> tuple[Tensor, Tensor | None]:
-        """The edges as the blocks read them; those of an unweighted graph are remembered."""
+        """The edges as the blocks read them; those of an unweighted graph are remembered.
+
+        Compiled code would prepare them in every step, and wait to hear how many there are.
+        """
         first, dtype = cast(GraphModule, self.blocks[0]), next(self.head.parameters()).dtype
 
         def prepare() -> tuple[Tensor, Tensor | None]:
@@ -244,7 +248,7 @@ class GraphModel(nn.Module):
             weight = None if edge_weight is None else edge_weight.to(dtype)
             return first.prepare(plain, weight, num_nodes, dtype)
 
-        if edge_weight is not None or torch.compiler.is_compiling():
+        if edge_weight is not None:
             return prepare()
         return self._memory.get(edge_index, (num_nodes, dtype), prepare)
 

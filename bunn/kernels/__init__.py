@@ -9,7 +9,6 @@ torch's own products are what runs unasked.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -44,11 +43,14 @@ class Rows(NamedTuple):
     segments: Tensor | None
 
 
-@functools.cache
+_WANTED = (
+    os.environ.get("BUNN_KERNELS", "0") == "1" and importlib.util.find_spec("triton") is not None
+)
+
+
 def wanted() -> bool:
     """Whether kernels are asked for, and Triton is there to compile them."""
-    asked_for = os.environ.get("BUNN_KERNELS", "0") == "1"
-    return asked_for and importlib.util.find_spec("triton") is not None
+    return _WANTED
 
 
 def cut_long_rows(crow: Tensor) -> Tensor | None:

@@ -194,3 +194,16 @@ def test_bad_inputs():
         model(x, GRAPH.edge_index, batch=torch.zeros(4).long())
     with pytest.raises(ValueError, match=r"the encoder returned shape \(10, 5\)"):
         build("gcn", encoder=nn.Linear(3, 5))(x, GRAPH.edge_index)
+
+
+def test_compiled_models_prepare_the_edges_of_a_graph_once(monkeypatch):
+    model = livened(build("gat"))
+    layer = type(model.blocks[0].layer)
+    calls, prepare = [], layer.prepare
+    monkeypatch.setattr(layer, "prepare", lambda *given: calls.append(given) or prepare(*given))
+    edge_index, compiled = GRAPH.edge_index.clone(), torch.compile(model, backend="eager")
+    for _ in range(3):
+        x = torch.randn(10, model.in_channels)
+        y = compiled(x, edge_index)
+        assert len(calls) == 1
+        torch.testing.assert_close(y, model(x, edge_index))
