@@ -43,7 +43,7 @@ float32.
 In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
 the features are each a sum of two float16 numbers, 22 bits together.
 
-Until they have been measured on a card, the kernels run if `BUNN_KERNELS=1` is set.
+`BUNN_KERNELS=0` in the environment leaves everything to torch.
 """
 
 

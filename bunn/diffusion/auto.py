@@ -3,41 +3,56 @@ r"""Choosing the cheapest method that meets ``tol``.
 The cost model counts multiply-adds of a sparse product, per column of ``x``:
 
 ====================  ==========================================================================
-``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and :data:`STEP` for each of the ``K`` products
-``dense``             ``DENSE * sum s_i^2``, and the forming of the kernel if it is not there
-``spectral``          ``2 * DENSE * sum s_i^2``, only if all eigenpairs are there already
+``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and ``step`` for each of the ``K`` products
+``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
+``spectral``          ``2 * dense * sum s_i^2``, only if all eigenpairs are there already
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 
 ``s_i`` are the sizes of the components: a batch of small graphs is many small dense products.
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
-nodes; it is charged to :data:`REUSE` calls. Whether ``limit`` is exact is found out by
-heating a few random vectors, once per graph, when the time is so large that it is worth knowing.
+nodes; it is charged to ``reuse`` calls. What a :class:`Machine` is good at was measured. Whether
+``limit`` is exact is found out by heating a few random vectors, once per graph, when the time is so
+large that it is worth knowing.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
+from bunn.diffusion.dense import kernel_entries, on_tensor_cores
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
-#: Cost of a dense multiply-add, in sparse ones.
-DENSE = 0.25
-#: Cost of launching one product, in sparse multiply-adds.
-STEP = 2e5
-#: Calls that share the cost of forming a kernel.
-REUSE = 8
-#: Entries of the largest kernel that is formed unasked.
-KERNEL_ENTRIES = 2**25
+
+class Machine(NamedTuple):
+    """What things cost on a kind of machine.
+
+    Args:
+        dense: A dense multiply-add, in sparse ones.
+        step: Launching one product, in sparse multiply-adds.
+        reuse: Calls that share the cost of forming a kernel.
+    """
+
+    dense: float
+    step: float
+    reuse: int
+
+
+#: One where torch multiplies.
+PLAIN = Machine(dense=0.25, step=2e5, reuse=8)
+#: A GPU with our kernels, whose users train: half a second for one that is kept is soon paid back.
+TENSOR_CORES = Machine(dense=0.02, step=1e7, reuse=256)
+
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
 #: The first time at which that is looked at.
@@ -49,13 +64,13 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
-    columns = x.size(1)
+    columns, machine = x.size(1), TENSOR_CORES if on_tensor_cores(lap) else PLAIN
     degree = chebyshev_degree(time.upper, options.tol)
-    costs = {"chebyshev": _chebyshev_cost(lap, columns, degree)}
+    costs = {"chebyshev": _chebyshev_cost(lap, columns, degree, machine)}
     if known:
-        costs["spectral"] = 2 * DENSE * lap.blocks.area * columns
+        costs["spectral"] = 2 * PLAIN.dense * lap.blocks.area * columns
     if not isinstance(time.value, Tensor) and time.constant:
-        costs["dense"] = _dense_cost(lap, columns, time.value, degree)
+        costs["dense"] = _dense_cost(lap, columns, time.value, degree, machine)
     return min(costs, key=lambda name: costs[name])
 
 
@@ -78,16 +93,18 @@ def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
     return replace(time, value=value, infinite=infinite, upper=float(rest.max()), degree=None)
 
 
-def _chebyshev_cost(lap: Laplacian, columns: int, degree: int) -> float:
-    return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + STEP)
+def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine) -> float:
+    return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + machine.step)
 
 
-def _dense_cost(lap: Laplacian, columns: int, time: float, degree: int) -> float:
+def _dense_cost(lap: Laplacian, columns: int, time: float, degree: int, machine: Machine) -> float:
     formed = (time, degree) in lap.kernels
-    if not formed and lap.blocks.area > KERNEL_ENTRIES:
+    if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
-    cost = DENSE * lap.blocks.area * columns + STEP * len(lap.blocks.shapes)
-    return cost if formed else cost + _chebyshev_cost(lap, lap.blocks.largest, degree) / REUSE
+    cost = machine.dense * lap.blocks.area * columns + machine.step * len(lap.blocks.shapes)
+    if formed:
+        return cost
+    return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse
 
 
 def _limit_is_exact(lap: Laplacian, time: float, tol: float) -> bool:

@@ -23,6 +23,8 @@ from bunn.operator import for_keeps
 KERNEL_BYTES = 2**28
 #: The share of a GPU's memory that they may take where its tensor cores multiply them.
 KERNEL_SHARE = 1 / 16
+#: Entries of the largest kernel that is formed unasked, elsewhere.
+KERNEL_ENTRIES = 2**25
 #: Entries of a kernel that are formed at a time.
 FORMED_ENTRIES = 2**27
 
@@ -39,6 +41,13 @@ def kernel_bytes(lap: Laplacian) -> int:
     if lap.device.type != "cuda" or not on_tensor_cores(lap):
         return KERNEL_BYTES
     return int(KERNEL_SHARE * torch.cuda.get_device_properties(lap.device).total_memory)
+
+
+def kernel_entries(lap: Laplacian) -> int:
+    """Entries of the largest kernel that is formed unasked."""
+    if not on_tensor_cores(lap):
+        return KERNEL_ENTRIES
+    return kernel_bytes(lap) // 4
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:

@@ -19,19 +19,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 #: The remainder of a float16 number, of 11 bits, is as large as the number when it is multiplied.
 REST = 2.0**11
 #: Exponents below which a column is not scaled any further.
 LOWEST = -100
+#: Tensor cores are fed 16 bytes at a time: matrices are filled up with zeros to a multiple of this.
+ALIGNED = 8
 
 
 class SplitMatrix(NamedTuple):
     """Stacked matrices in two parts.
 
     Args:
-        high: ``(m, s, s)`` float16, the entries rounded.
-        low: ``(m, s, s)`` float16, what is missing, times :data:`REST`.
+        high: ``(m, s', s')`` float16, the entries rounded; ``s'`` is ``s`` rounded up to a multiple
+            of :data:`ALIGNED`.
+        low: ``(m, s', s')`` float16, what is missing, times :data:`REST`.
     """
 
     high: Tensor
@@ -40,7 +44,8 @@ class SplitMatrix(NamedTuple):
     @classmethod
     def of(cls, matrix: Tensor) -> SplitMatrix:
         """Splits matrices ``(m, s, s)`` with entries of at most one."""
-        return cls(*_split(matrix))
+        missing = -matrix.size(-1) % ALIGNED
+        return cls(*_split(pad(matrix, (0, missing, 0, missing))))
 
     @property
     def adjoint(self) -> SplitMatrix:
@@ -65,15 +70,16 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
 class _SplitProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, high: Tensor, low: Tensor) -> Tensor:
+        size, missing = x.size(-2), high.size(-1) - x.size(-2)
         largest = x.abs().amax(-2, keepdim=True).float()
         exponent = torch.frexp(largest).exponent.clamp(min=LOWEST)
-        scaled = torch.ldexp(x.float(), -exponent)
+        scaled = torch.ldexp(pad(x, (0, 0, 0, missing)).float(), -exponent)
         if x.dtype != torch.float32:
-            return torch.ldexp(_multiply(high, scaled.half()), exponent).to(x.dtype)
+            return torch.ldexp(_multiply(high, scaled.half())[:, :size], exponent).to(x.dtype)
         first, rest = _split(scaled)
-        both = _multiply(high, torch.cat((first, rest), dim=-1))
+        both = _multiply(high, torch.cat((first, rest), dim=-1))[:, :size]
         y, cross = both.split(x.size(-1), dim=-1)
-        return torch.ldexp(y + (cross + _multiply(low, first)) / REST, exponent)
+        return torch.ldexp(y + (cross + _multiply(low, first)[:, :size]) / REST, exponent)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

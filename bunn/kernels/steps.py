@@ -8,22 +8,58 @@ import triton.language as tl
 
 
 @triton.jit
-def gather(
+def entry_of(col, value, beta, at, there, BETA: tl.constexpr):
+    """The neighbours and the weights of some entries."""
+    neighbour = tl.load(col + at, mask=there, other=0)
+    weight = tl.load(value + at, mask=there, other=0.0)
+    if BETA:
+        weight *= tl.load(beta + neighbour, mask=there, other=0.0)
+    return neighbour.to(tl.int64), weight
+
+
+@triton.jit
+def features_of(x, neighbour, there, columns, inside, stride):
+    """Their rows of features, in float32."""
+    where = neighbour[:, None] * stride + columns[None, :]
+    return tl.load(x + where, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def gather_one(
     x, col, value, beta, first, last, columns, inside, stride,
     BETA: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The sum of ``S_vu beta_u x_u`` over the entries from ``first`` to ``last``."""
+    """The sum of ``S_vu beta_u x_u`` over entries ``first`` to ``last``: ``(1, WIDTH)``."""
     total = tl.zeros((WIDTH,), tl.float32)
     for start in range(first, last, AT_ONCE):
-        entry = start + tl.arange(0, AT_ONCE)
-        there = entry < last
-        neighbour = tl.load(col + entry, mask=there, other=0)
-        weight = tl.load(value + entry, mask=there, other=0.0)
-        if BETA:
-            weight *= tl.load(beta + neighbour, mask=there, other=0.0)
-        where = neighbour.to(tl.int64)[:, None] * stride + columns[None, :]
-        rows = tl.load(x + where, mask=there[:, None] & inside[None, :], other=0.0)
-        total += tl.sum(weight[:, None] * rows.to(tl.float32), axis=0)
+        at = start + tl.arange(0, AT_ONCE)
+        there = at < last
+        neighbour, weight = entry_of(col, value, beta, at, there, BETA)
+        rows = features_of(x, neighbour, there, columns, inside, stride)
+        total += tl.sum(weight[:, None] * rows, axis=0)
+    return total[None, :]
+
+
+@triton.jit
+def gather_side_by_side(
+    x, col, value, beta, first, last, columns, inside, stride,
+    BETA: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The sums of ``ROWS`` rows, four entries of each at once: ``(ROWS, WIDTH)``."""
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(0, tl.max(last - first, 0), 4):
+        at = first + start
+        there_0, there_1, there_2, there_3 = at < last, at + 1 < last, at + 2 < last, at + 3 < last
+        u_0, w_0 = entry_of(col, value, beta, at, there_0, BETA)
+        u_1, w_1 = entry_of(col, value, beta, at + 1, there_1, BETA)
+        u_2, w_2 = entry_of(col, value, beta, at + 2, there_2, BETA)
+        u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
+        x_0 = features_of(x, u_0, there_0, columns, inside, stride)
+        x_1 = features_of(x, u_1, there_1, columns, inside, stride)
+        x_2 = features_of(x, u_2, there_2, columns, inside, stride)
+        x_3 = features_of(x, u_3, there_3, columns, inside, stride)
+        total += w_0[:, None] * x_0 + w_1[:, None] * x_1
+        total += w_2[:, None] * x_2 + w_3[:, None] * x_3
     return total
 
 
@@ -31,42 +67,64 @@ def gather(
 def coefficient(number, columns, inside, PER_COLUMN: tl.constexpr):
     """A coefficient, of all columns or of each."""
     if PER_COLUMN:
-        return tl.load(number + columns, mask=inside, other=0.0)
+        return tl.load(number + columns, mask=inside, other=0.0)[None, :]
     else:  # noqa: RET505  (one of the two is all that is compiled)
         return number
 
 
 @triton.jit
-def finish(
-    total, row, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside, stride,
-    P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
-    PER_COLUMN: tl.constexpr,
+def factor(number, row, there):
+    """A factor of every row."""
+    return tl.load(number + row, mask=there, other=0.0)[:, None]
+
+
+@triton.jit
+def known(
+    row, there, p, r, delta, columns, inside, stride,
+    P: tl.constexpr, R: tl.constexpr, DELTA: tl.constexpr,
 ):  # fmt: skip
-    """From the sum of a row to what is written of it."""
-    at = row.to(tl.int64) * stride + columns
+    """What some rows hold already: the predecessor and the sum."""
+    at = row.to(tl.int64)[:, None] * stride + columns[None, :]
+    mask = there[:, None] & inside[None, :]
+    previous, grown = 0.0, 0.0
+    if P:
+        previous = tl.load(p + at, mask=mask, other=0.0).to(tl.float32)
+        if DELTA:
+            previous *= factor(delta, row, there)
+    if R:
+        grown = tl.load(r + at, mask=mask, other=0.0)
+    return previous, grown
+
+
+@triton.jit
+def finish(
+    total, previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha, columns, inside,
+    stride,
+    P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
+    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, PER_COLUMN: tl.constexpr,
+):  # fmt: skip
+    """From the sums of some rows to what is written of them."""
+    at = row.to(tl.int64)[:, None] * stride + columns[None, :]
+    mask = there[:, None] & inside[None, :]
     new = alpha * total
     if P:
-        previous = tl.load(p + at, mask=inside, other=0.0).to(tl.float32)
-        if DELTA:
-            previous *= tl.load(delta + row)
         new -= previous
     if Y:
-        tl.store(y + at, new.to(y.dtype.element_ty), mask=inside)
+        tl.store(y + at, new.to(y.dtype.element_ty), mask=mask)
     if OUT:
         heat = new * coefficient(a, columns, inside, PER_COLUMN)
         if B:
             heat += previous * coefficient(b, columns, inside, PER_COLUMN)
         if C:
-            own = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+            own = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
             if BETA:
-                own *= tl.load(beta + row)
+                own *= factor(beta, row, there)
             heat += own * coefficient(c, columns, inside, PER_COLUMN)
         if R:
-            heat += tl.load(r + at, mask=inside, other=0.0)
+            heat += grown
         if GAMMA:
-            heat *= tl.load(gamma + row)
-        tl.store(out + at, heat.to(out.dtype.element_ty), mask=inside)
+            heat *= factor(gamma, row, there)
+        tl.store(out + at, heat.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -76,7 +134,7 @@ def walk_rows(
     LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr,
     OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
     DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    WIDTH: tl.constexpr,
+    WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Segments of long rows come first: they take longest. Then the other rows, ``ROWS`` each."""
     program = tl.program_id(0)
@@ -84,26 +142,37 @@ def walk_rows(
     inside = columns < width
     if CUT:
         if program < num_segments:
-            first = tl.load(segments + 4 * program + 1)
-            last = tl.load(segments + 4 * program + 2)
-            total = gather(
-                x, col, value, beta, first, last, columns, inside, width, BETA, AT_ONCE, WIDTH
+            begin = tl.load(segments + 4 * program + 1)
+            end = tl.load(segments + 4 * program + 2)
+            piece = gather_one(
+                x, col, value, beta, begin, end, columns, inside, width, BETA, AT_ONCE, WIDTH
             )
-            tl.store(partial + program.to(tl.int64) * width + columns, total, mask=inside)
-    begin = (program - num_segments) * ROWS
-    for offset in range(ROWS):
-        row = begin + offset
-        there = (row >= 0) & (row < num_rows)
-        first = tl.load(crow + row, mask=there, other=0)
-        last = tl.load(crow + row + 1, mask=there, other=0)
-        if there & (last - first <= LONG):
-            total = gather(
-                x, col, value, beta, first, last, columns, inside, width, BETA, AT_ONCE, WIDTH
-            )
-            finish(
-                total, row, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,
-                width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
-            )  # fmt: skip
+            where = program.to(tl.int64) * width + columns
+            tl.store(partial + where[None, :], piece, mask=inside[None, :])
+    row = (program - num_segments) * ROWS + tl.arange(0, ROWS)
+    there = (row >= 0) & (row < num_rows)
+    first = tl.load(crow + row, mask=there, other=0)
+    last = tl.load(crow + row + 1, mask=there, other=0)
+    if CUT:
+        there = there & (last - first <= LONG)
+        last = tl.where(there, last, first)
+    if EARLY:
+        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
+    if ROWS == 1:
+        total = gather_one(
+            x, col, value, beta, tl.sum(first, 0), tl.sum(last, 0), columns, inside, width,
+            BETA, AT_ONCE, WIDTH,
+        )  # fmt: skip
+    else:
+        total = gather_side_by_side(
+            x, col, value, beta, first, last, columns, inside, width, BETA, WIDTH, ROWS
+        )
+    if not EARLY:
+        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
+    finish(
+        total, previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha, columns, inside,
+        width, P, Y, R, OUT, B, C, BETA, GAMMA, PER_COLUMN,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -117,9 +186,11 @@ def add_segments(
     program = tl.program_id(0)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
-    row = tl.load(segments + 4 * program)
+    row = tl.load(segments + 4 * program + tl.arange(0, 1))
     count = tl.load(segments + 4 * program + 3)
     if count > 0:
+        there = row >= 0
+        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
         total = tl.zeros((WIDTH,), tl.float32)
         for start in range(0, count, AT_ONCE):
             segment = start + tl.arange(0, AT_ONCE)
@@ -127,6 +198,6 @@ def add_segments(
             mask = (segment < count)[:, None] & inside[None, :]
             total += tl.sum(tl.load(partial + where, mask=mask, other=0.0), axis=0)
         finish(
-            total, row, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,
-            width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
+            total[None, :], previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha,
+            columns, inside, width, P, Y, R, OUT, B, C, BETA, GAMMA, PER_COLUMN,
         )  # fmt: skip

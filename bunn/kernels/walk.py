@@ -11,10 +11,11 @@ the heat (:mod:`bunn.kernels.chebyshev`), and :math:`r_v = \gamma_v a y_v` alone
 mean or the sum of the neighbours. :math:`\beta, \gamma, \delta` are numbers of the nodes;
 :math:`a, b, c` are one number each, or one per column.
 
-Rows are taken a few at a time by one program, so that neighbours that they share are read from a
-near cache. A row of more than :data:`bunn.kernels.LONG` entries is cut into segments, each summed
-by a program of its own; a second, small launch adds the sums up. The order of every sum is fixed by
-the graph, so the result is the same at every run.
+Where rows are short a program takes a few of them side by side, so that enough is on its way at any
+time, and neighbours that they share are read from a near cache. A row of more than
+:data:`bunn.kernels.LONG` entries is cut into segments, each summed by a program of its own; a
+second, small launch adds the sums up. The order of every sum is fixed by the graph, so the result
+is the same at every run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from bunn import kernels
 from bunn.kernels import Rows
 from bunn.kernels.steps import add_segments, walk_rows
 
+#: Entries of a short row.
+SHORT = 32
+
 
 class Tiling(NamedTuple):
     """How the work is cut up.
@@ -36,22 +40,27 @@ class Tiling(NamedTuple):
     Args:
         width: Columns of a program. Sixteen bytes of a row to a thread, and as many threads as
             there are columns, leave nothing to exchange between them.
-        at_once: Neighbours whose rows are on their way at the same time.
-        rows: Rows of a program, one after the other.
+        at_once: Neighbours whose rows are on their way at the same time, for a program of one row;
+            one of several has four of each.
+        rows: Rows of a program, side by side.
         warps: Groups of 32 threads of a program.
+        early: Whether what a row holds is sent for before its neighbours; it takes registers.
     """
 
     width: int
     at_once: int
     rows: int
     warps: int
+    early: bool = False
 
     @classmethod
     def of(cls, dtype: torch.dtype, width: int, mean_degree: float) -> Tiling:
         """The one for features of some type and width on a graph of some mean degree."""
         warp = 32 * 16 // dtype.itemsize
         columns = min(triton.next_power_of_2(width), warp)
-        return cls(columns, 8, 8 if mean_degree <= 32 else 1, 1)
+        if mean_degree > SHORT:
+            return cls(columns, 8, 1, 1)
+        return cls(columns, 8, min(16, 4 * warp // columns), 1)
 
 
 Coefficient = float | Tensor
@@ -121,6 +130,7 @@ def walk(
         LONG=kernels.LONG,
         CUT=segments is not None,
         ROWS=tiling.rows,
+        EARLY=tiling.early,
         **flags,
     )
     if segments is not None:

@@ -36,6 +36,18 @@ def test_every_column_has_its_digits(exponents, small, seed):
     assert float(errors(y, matrix @ x.double(), x).max()) <= TOLERANCE
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 13])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_sizes_are_filled_up(size, dtype):
+    matrix = kernel()[:, :size, :size].repeat(3, 1, 1)
+    split, x = SplitMatrix.of(matrix), torch.randn(3, size, 5).to(dtype)
+    assert split.high.shape == split.low.shape == (3, -(-size // 8) * 8, -(-size // 8) * 8)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    for found, exact in ((split, matrix), (split.adjoint, matrix.mT)):
+        y = split_product(found, x)
+        torch.testing.assert_close(y.double(), exact @ x.double(), rtol=tolerance, atol=tolerance)
+
+
 def test_what_has_no_entries_above_zero():
     matrix = SplitMatrix.of(kernel())
     x = torch.zeros(1, 300, 3)

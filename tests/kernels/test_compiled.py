@@ -15,7 +15,7 @@ def test_rows_are_read_sixteen_bytes_at_a_time_and_nothing_is_exchanged():
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     kernels = [json.loads(line) for line in found.stdout.splitlines()]
-    assert len(kernels) == 15
+    assert len(kernels) == 27
     for kernel in kernels:
         assert kernel["ptx"].count("ld.global.v4") >= 8, kernel["name"]
         for memory in (".local", ".shared"):

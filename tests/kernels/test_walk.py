@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bunn import Laplacian
 from bunn.kernels import Rows, cut_long_rows
-from bunn.kernels.walk import walk
+from bunn.kernels.walk import Tiling, walk
 from tests.graphs import ZOO, edges_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -57,9 +57,12 @@ def test_a_product(dtype, width):
     assert torch.equal(y, out)
 
 
+@pytest.mark.parametrize(
+    "tiling", [(16, 4, 1, 1, True), (32, 8, 1, 1), (16, 8, 4, 1, True)], ids=str
+)
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_all_terms(graph, per_column):
+def test_all_terms(graph, per_column, tiling):
     lap, width = laplacian(graph), 20
     n = lap.num_nodes
     x, p, r = torch.randn(3, n, width, device=DEVICE).unbind(0)
@@ -68,6 +71,7 @@ def test_all_terms(graph, per_column):
     new = 2 * dense(lap) @ (beta * x).double() - delta * p
     heat = gamma * (r + a * new + b * delta * p + c * beta * x)
     numbers = {"alpha": 2.0, "a": a, "b": b, "c": c, "beta": beta, "gamma": gamma, "delta": delta}
+    numbers["tiling"] = Tiling(*tiling)
     y, out = poisoned(x), poisoned(x)
     walk(x, rows_of(lap), p=p, r=r, y=y, out=out, **numbers)
     torch.testing.assert_close(y.double(), new, rtol=1e-5, atol=1e-5)
