@@ -31,11 +31,10 @@ DTYPES = (torch.float32, torch.bfloat16)
 def tilings(dtype: torch.dtype, width: int) -> Iterator[Tiling]:
     """The candidates: a thread reads 16 bytes of a row at a time."""
     columns = min(width, 32 * 16 // dtype.itemsize)
-    for early in (False, True):
-        for at_once in (4, 8, 16):
-            yield Tiling(columns, at_once, 1, 1, early)
-        for rows, warps in ((2, 1), (4, 1), (4, 2), (8, 1), (8, 2), (16, 2), (16, 4)):
-            yield Tiling(columns, 8, rows, warps, early)
+    for at_once in (4, 8, 16):
+        yield Tiling(columns, at_once, 1, 1)
+    for rows, warps in ((2, 1), (4, 1), (4, 2), (8, 1), (8, 2), (16, 2), (16, 4)):
+        yield Tiling(columns, 8, rows, warps)
 
 
 def graphs() -> dict[str, tuple[Tensor, int]]:

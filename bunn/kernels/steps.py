@@ -79,35 +79,20 @@ def factor(number, row, there):
 
 
 @triton.jit
-def known(
-    row, there, p, r, delta, columns, inside, stride,
-    P: tl.constexpr, R: tl.constexpr, DELTA: tl.constexpr,
-):  # fmt: skip
-    """What some rows hold already: the predecessor and the sum."""
-    at = row.to(tl.int64)[:, None] * stride + columns[None, :]
-    mask = there[:, None] & inside[None, :]
-    previous, grown = 0.0, 0.0
-    if P:
-        previous = tl.load(p + at, mask=mask, other=0.0).to(tl.float32)
-        if DELTA:
-            previous *= factor(delta, row, there)
-    if R:
-        grown = tl.load(r + at, mask=mask, other=0.0)
-    return previous, grown
-
-
-@triton.jit
 def finish(
-    total, previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha, columns, inside,
-    stride,
+    total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside, stride,
     P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, PER_COLUMN: tl.constexpr,
+    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
+    PER_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """From the sums of some rows to what is written of them."""
     at = row.to(tl.int64)[:, None] * stride + columns[None, :]
     mask = there[:, None] & inside[None, :]
     new = alpha * total
     if P:
+        previous = tl.load(p + at, mask=mask, other=0.0).to(tl.float32)
+        if DELTA:
+            previous *= factor(delta, row, there)
         new -= previous
     if Y:
         tl.store(y + at, new.to(y.dtype.element_ty), mask=mask)
@@ -121,7 +106,7 @@ def finish(
                 own *= factor(beta, row, there)
             heat += own * coefficient(c, columns, inside, PER_COLUMN)
         if R:
-            heat += grown
+            heat += tl.load(r + at, mask=mask, other=0.0)
         if GAMMA:
             heat *= factor(gamma, row, there)
         tl.store(out + at, heat.to(out.dtype.element_ty), mask=mask)
@@ -134,7 +119,7 @@ def walk_rows(
     LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr,
     OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
     DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    WIDTH: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Segments of long rows come first: they take longest. Then the other rows, ``ROWS`` each."""
     program = tl.program_id(0)
@@ -156,8 +141,6 @@ def walk_rows(
     if CUT:
         there = there & (last - first <= LONG)
         last = tl.where(there, last, first)
-    if EARLY:
-        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
     if ROWS == 1:
         total = gather_one(
             x, col, value, beta, tl.sum(first, 0), tl.sum(last, 0), columns, inside, width,
@@ -167,11 +150,9 @@ def walk_rows(
         total = gather_side_by_side(
             x, col, value, beta, first, last, columns, inside, width, BETA, WIDTH, ROWS
         )
-    if not EARLY:
-        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
     finish(
-        total, previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha, columns, inside,
-        width, P, Y, R, OUT, B, C, BETA, GAMMA, PER_COLUMN,
+        total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,
+        width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
     )  # fmt: skip
 
 
@@ -189,8 +170,6 @@ def add_segments(
     row = tl.load(segments + 4 * program + tl.arange(0, 1))
     count = tl.load(segments + 4 * program + 3)
     if count > 0:
-        there = row >= 0
-        previous, grown = known(row, there, p, r, delta, columns, inside, width, P, R, DELTA)
         total = tl.zeros((WIDTH,), tl.float32)
         for start in range(0, count, AT_ONCE):
             segment = start + tl.arange(0, AT_ONCE)
@@ -198,6 +177,6 @@ def add_segments(
             mask = (segment < count)[:, None] & inside[None, :]
             total += tl.sum(tl.load(partial + where, mask=mask, other=0.0), axis=0)
         finish(
-            total[None, :], previous, grown, row, there, x, y, out, a, b, c, beta, gamma, alpha,
-            columns, inside, width, P, Y, R, OUT, B, C, BETA, GAMMA, PER_COLUMN,
+            total[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha,
+            columns, inside, width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
         )  # fmt: skip

@@ -44,23 +44,24 @@ class Tiling(NamedTuple):
             one of several has four of each.
         rows: Rows of a program, side by side.
         warps: Groups of 32 threads of a program.
-        early: Whether what a row holds is sent for before its neighbours; it takes registers.
     """
 
     width: int
     at_once: int
     rows: int
     warps: int
-    early: bool = False
 
     @classmethod
     def of(cls, dtype: torch.dtype, width: int, mean_degree: float) -> Tiling:
-        """The one for features of some type and width on a graph of some mean degree."""
+        """The one for features of some type and width on a graph of some mean degree.
+
+        ``benchmarks/tiling.py`` compares them: short rows are best taken two to a thread, and a
+        long one with 32 features of its neighbours on their way to each.
+        """
         warp = 32 * 16 // dtype.itemsize
         columns = min(triton.next_power_of_2(width), warp)
-        if mean_degree > SHORT:
-            return cls(columns, 8, 1, 1)
-        return cls(columns, 8, min(16, 4 * warp // columns), 1)
+        rows = min(16, 2 * warp // columns) if mean_degree <= SHORT else 1
+        return cls(columns, max(4, min(16, 1024 // columns)), rows, 1)
 
 
 Coefficient = float | Tensor
@@ -130,7 +131,6 @@ def walk(
         LONG=kernels.LONG,
         CUT=segments is not None,
         ROWS=tiling.rows,
-        EARLY=tiling.early,
         **flags,
     )
     if segments is not None:

@@ -57,9 +57,7 @@ def test_a_product(dtype, width):
     assert torch.equal(y, out)
 
 
-@pytest.mark.parametrize(
-    "tiling", [(16, 4, 1, 1, True), (32, 8, 1, 1), (16, 8, 4, 1, True)], ids=str
-)
+@pytest.mark.parametrize("tiling", [(16, 4, 1, 1), (32, 8, 1, 1), (16, 8, 4, 1)], ids=str)
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_all_terms(graph, per_column, tiling):
