@@ -39,19 +39,21 @@ class Machine(NamedTuple):
 
     Args:
         dense: A dense multiply-add, in sparse ones.
+        dense_16: One for features of 16 bits.
         step: Launching one product, in sparse multiply-adds.
         reuse: Calls that share the cost of forming a kernel.
     """
 
     dense: float
+    dense_16: float
     step: float
     reuse: int
 
 
 #: One where torch multiplies.
-PLAIN = Machine(dense=0.25, step=2e5, reuse=8)
-#: A GPU with our kernels, whose users train: half a second for one that is kept is soon paid back.
-TENSOR_CORES = Machine(dense=0.02, step=1e7, reuse=256)
+PLAIN = Machine(dense=0.25, dense_16=0.25, step=2e5, reuse=8)
+#: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
+TENSOR_CORES = Machine(dense=0.02, dense_16=0.014, step=2e6, reuse=1000)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -64,13 +66,13 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
-    columns, machine = x.size(1), TENSOR_CORES if on_tensor_cores(lap) else PLAIN
+    machine = TENSOR_CORES if on_tensor_cores(lap) else PLAIN
     degree = chebyshev_degree(time.upper, options.tol)
-    costs = {"chebyshev": _chebyshev_cost(lap, columns, degree, machine)}
+    costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known:
-        costs["spectral"] = 2 * PLAIN.dense * lap.blocks.area * columns
+        costs["spectral"] = 2 * PLAIN.dense * lap.blocks.area * x.size(1)
     if not isinstance(time.value, Tensor) and time.constant:
-        costs["dense"] = _dense_cost(lap, columns, time.value, degree, machine)
+        costs["dense"] = _dense_cost(x, lap, time.value, degree, machine)
     return min(costs, key=lambda name: costs[name])
 
 
@@ -97,11 +99,12 @@ def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine)
     return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + machine.step)
 
 
-def _dense_cost(lap: Laplacian, columns: int, time: float, degree: int, machine: Machine) -> float:
+def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Machine) -> float:
     formed = (time, degree) in lap.kernels
     if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
-    cost = machine.dense * lap.blocks.area * columns + machine.step * len(lap.blocks.shapes)
+    unit = machine.dense_16 if x.dtype.itemsize == 2 else machine.dense
+    cost = unit * lap.blocks.area * x.size(1) + machine.step * len(lap.blocks.shapes)
     if formed:
         return cost
     return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse

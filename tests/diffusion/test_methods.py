@@ -54,6 +54,23 @@ def test_auto_takes_the_limit_when_it_is_exact():
     assert choice(lap_of(nx.path_graph(400)), 8, 1e4) != "limit"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_auto_forms_kernels_where_tensor_cores_multiply_them(dtype, monkeypatch):
+    monkeypatch.setattr("bunn.diffusion.auto.on_tensor_cores", lambda lap: True)
+    sparse, dense = (lap_of(nx.circulant_graph(5000, range(1, reach))) for reach in (3, 61))
+    x, chosen = torch.zeros(5000, 512, dtype=dtype), {}
+    for time in (1.0, 30.0):
+        for lap in (sparse, dense):
+            options = Options(1e-5).for_precision(dtype)
+            chosen[time, lap] = choose(x, lap, Time.of(time, x.shape[1:]), options)
+    assert chosen == {
+        (1.0, sparse): "chebyshev",
+        (1.0, dense): "dense",
+        (30.0, sparse): "dense",
+        (30.0, dense): "dense",
+    }
+
+
 def test_auto_finds_out_quickly_that_a_graph_has_not_relaxed():
     """A long path has a gap of 1e-8 that no eigensolver should be asked for."""
     lap = lap_of(nx.disjoint_union(nx.path_graph(20_000), nx.empty_graph(500)))
