@@ -1,9 +1,10 @@
-"""Runs benchmarks by name, all by default, and brings the page in the docs up to date."""
+"""Runs benchmarks by name, all by default, and brings the pages in the docs up to date."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -11,6 +12,10 @@ from benchmarks import (
     diffusion,
     floors,
     gpu_diffusion,
+    gpu_layers,
+    gpu_models,
+    gpu_scale,
+    gpu_times,
     layer,
     memory,
     performance,
@@ -20,27 +25,48 @@ from benchmarks import (
     scaling,
 )
 
-BENCHMARKS: dict[str, Callable[[], None]] = {
-    "diffusion": diffusion.main,
-    "layer": layer.main,
-    "memory": memory.main,
-    "scaling": scaling.main,
-    "floors": floors.main,
-    "rounding": rounding.main,
-    "reuse": reuse.main,
+
+class Benchmark(NamedTuple):
+    """A module with a ``main`` that writes ``results/<name>.json``."""
+
+    module: ModuleType
+
+    @property
+    def about(self) -> str:
+        return (self.module.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.module.__name__.rpartition(".")[2].startswith("gpu_")
+
+
+BENCHMARKS = {
+    module.__name__.rpartition(".")[2]: Benchmark(module)
+    for module in (
+        *(diffusion, layer, memory, scaling, floors, rounding, reuse),
+        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_times),
+    )
 }
-if torch.cuda.is_available():
-    BENCHMARKS["gpu_diffusion"] = gpu_diffusion.main
+GROUPS = {
+    "cpu": tuple(name for name, entry in BENCHMARKS.items() if not entry.needs_gpu),
+    "gpu": tuple(name for name, entry in BENCHMARKS.items() if entry.needs_gpu),
+}
 
 
 def main(names: list[str]) -> int:
+    """Runs some; none means all that can be run here."""
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    for name in names or BENCHMARKS:
+    there = torch.cuda.is_available()
+    missing = [name for name in names if BENCHMARKS[name].needs_gpu and not there]
+    if missing:
+        print(f"{', '.join(missing)}: no CUDA device is here; run it where one is", file=sys.stderr)
+        return 1
+    for name in names or [*GROUPS["cpu"], *(GROUPS["gpu"] if there else ())]:
         print(f"== {name}")
-        BENCHMARKS[name]()
+        BENCHMARKS[name].module.main()
     report.main()
     performance.main()
     return 0

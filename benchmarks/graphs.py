@@ -46,3 +46,17 @@ def heterophilous_graphs() -> dict[str, tuple[Tensor, int]]:
     if found:
         return found
     return {f"random-{name}": (random_graph(n, e), n) for name, (n, e) in SIZES.items()}
+
+
+def chain_graph(num_nodes: int, num_edges: int, reach: int = 8, seed: int = 0) -> Tensor:
+    """An ``edge_index`` of a path with extra edges between nodes at most ``reach`` apart.
+
+    Like the sentences of roman-empire, one after the other: a diameter in the thousands.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(num_nodes - reach, (num_edges - num_nodes + 1,), generator=generator)
+    apart = torch.randint(2, reach + 1, first.shape, generator=generator)
+    path = torch.arange(num_nodes - 1)
+    ends = torch.cat((torch.stack((path, path + 1)), torch.stack((first, first + apart))), dim=1)
+    edges: Tensor = coalesce(torch.cat((ends, ends.flip(0)), dim=1), num_nodes=num_nodes)
+    return edges

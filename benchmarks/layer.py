@@ -36,10 +36,12 @@ def training_step(conv: nn.Module, x: torch.Tensor, edge_index: torch.Tensor) ->
     return step
 
 
-def sparse_adjacency(edge_index: torch.Tensor, num_nodes: int) -> torch.Tensor:
+def sparse_adjacency(
+    edge_index: torch.Tensor, num_nodes: int, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch on the state of its sparse tensors
-        ones = torch.ones(edge_index.size(1))
+        ones = torch.ones(edge_index.size(1), dtype=dtype)
         return torch.sparse_coo_tensor(edge_index, ones, (num_nodes, num_nodes)).to_sparse_csr()
 
 

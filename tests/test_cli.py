@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import bunn
 from bunn.theory import CLAIMS, Report
@@ -156,3 +157,31 @@ def bunn_scripts():
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return entry_points(group="console_scripts", name="bunn")
+
+
+def test_bench_lists_what_there_is(tmp_path):
+    result = run("bench", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    listed = [line.split()[0] for line in result.stdout.splitlines()]
+    assert {"diffusion", "floors", "gpu_diffusion", "gpu_layers"} <= set(listed)
+    assert all(len(line.split()) > 3 for line in result.stdout.splitlines())
+
+
+def test_bench_with_a_wrong_name(tmp_path):
+    result = run("bench", "difusion", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "did you mean 'diffusion'" in " ".join(result.stderr.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_bench_without_a_gpu(tmp_path):
+    result = run("bench", "gpu", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "no CUDA device is here" in result.stderr
+
+
+def test_bench_without_a_clone(tmp_path):
+    before = "import bunn.cli, pathlib; sys.modules['bunn.cli.bench'].CLONE = pathlib.Path('.')"
+    result = run("bench", cwd=tmp_path, before=before)
+    assert result.returncode == 1
+    assert "run from a clone of the repository" in result.stderr

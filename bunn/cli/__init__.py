@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from bunn import __version__
+from bunn.cli.bench import bench
 from bunn.cli.datasets import datasets
 from bunn.cli.report import report
 from bunn.cli.reproduce import reproduce
@@ -43,5 +44,5 @@ def bunn(
     """Bundle Neural Networks: message diffusion on graphs."""
 
 
-for command in (datasets, train, reproduce, verify, report):
+for command in (datasets, train, reproduce, verify, bench, report):
     app.command()(command)

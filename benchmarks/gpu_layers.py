@@ -1,0 +1,226 @@
+"""The paper's table of run times on a GPU: five layers, 512 wide, one bundle of planes, t = 1.
+
+A step is forward, backward and optimiser of a stack of layers with ReLU between them and a linear
+head, on random features. Forms of it:
+
+- ``eager``: as it is written down, on ``edge_index``;
+- ``sparse``: the adjacency as a sparse CSR matrix, where the layer takes one;
+- ``compiled``: through ``torch.compile``;
+- ``captured``: as one CUDA graph, which ``bunn train`` does unasked.
+
+``tf32`` lets matrix products round their factors, ``bf16`` is autocast; the same for all. Memory is
+what a step needs beyond parameters, optimiser and features, at its peak.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
+
+from benchmarks.device import about, capture, medians
+from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
+from benchmarks.layer import sparse_adjacency
+from benchmarks.results import save
+from bunn import BuNNConv, Laplacian
+from bunn.baselines import BASELINES
+
+CHANNELS, LAYERS, CLASSES = 512, 5, 10
+PRECISIONS = ("tf32", "bf16")
+
+
+class Stack(nn.Module):
+    """Layers with ReLU between them, and a linear head."""
+
+    def __init__(self, layer: Callable[[], nn.Module], channels: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.head = nn.Linear(channels, CLASSES)
+
+    def forward(self, x: Tensor, graph: Tensor | Laplacian) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, graph).relu()
+        out: Tensor = self.head(x)
+        return out
+
+
+class Form(NamedTuple):
+    """A model and how its step is run."""
+
+    model: str
+    sparse: bool = False
+    compiled: bool = False
+    captured: bool = False
+
+    def __str__(self) -> str:
+        words = [word for word in self._fields[1:] if getattr(self, word)]
+        return f"{self.model}, {' '.join(words) or 'eager'}"
+
+
+#: What is compared; a compiled GAT and GT are those that gain from it.
+FORMS = (
+    *(Form(model) for model in ("SAGE", "GAT", "GT", "NSD", "BuNN")),
+    *(Form(model, compiled=True) for model in ("SAGE", "GAT", "GT", "BuNN")),
+    Form("SAGE", sparse=True),
+    *(Form("SAGE", captured=True, sparse=sparse) for sparse in (False, True)),
+    *(Form(model, compiled=True, captured=True) for model in ("SAGE", "BuNN")),
+    Form("BuNN", captured=True),
+)
+
+
+def graphs() -> dict[str, tuple[Tensor, int]]:
+    """minesweeper and tolokers, and graphs of the sizes of the others."""
+    found = heterophilous_graphs()
+    found["like-roman-empire"] = (chain_graph(*SIZES["roman-empire"]), SIZES["roman-empire"][0])
+    for name in ("amazon-ratings", "questions"):
+        found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
+    return found
+
+
+def build(model: str, channels: int = CHANNELS, layers: int = LAYERS) -> nn.Module:
+    """The stack called ``model``."""
+    if model == "NSD":
+        nsd = BASELINES["nsd"]
+        options = nsd.options(hidden_channels=channels, num_layers=layers, linear_encoder=True)
+        return nsd.build(options, channels, CLASSES)
+    kinds: dict[str, Callable[..., nn.Module]] = {
+        "SAGE": SAGEConv,
+        "GAT": GATConv,
+        "GT": TransformerConv,
+        "BuNN": BuNNConv,
+    }
+    return Stack(lambda: kinds[model](channels, channels), channels, layers)
+
+
+def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+class Step:
+    """A training step, by calling it.
+
+    Args:
+        form: What is run, and how; the caller captures it.
+        edge_index: ``(2, e)`` edges.
+        num_nodes: The number of nodes.
+        precision: ``"tf32"`` or ``"bf16"``.
+        channels: Width of the layers.
+        device: Where it runs.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        edge_index: Tensor,
+        num_nodes: int,
+        precision: str,
+        channels: int = CHANNELS,
+        device: str = "cuda",
+    ) -> None:
+        torch.manual_seed(0)
+        self.precision, self.device = precision, device
+        self.x = torch.randn(num_nodes, channels, device=device)
+        self.y = torch.randint(CLASSES, (num_nodes,), device=device)
+        self.graph: Tensor | Laplacian = edge_index.to(device)
+        if form.sparse:  # which autocast leaves alone: its product takes one type
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            self.graph = sparse_adjacency(edge_index, num_nodes, dtype).to(device)
+            self.x = self.x.to(dtype)
+        elif form.model == "BuNN" and form.compiled:  # a graph is read outside of compiled code
+            self.graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
+        model = build(form.model, channels).to(device)
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), fused=True, capturable=device == "cuda"
+        )
+        self.model: Callable[..., Tensor] = torch.compile(model) if form.compiled else model
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        with autocast(self.precision, self.device):
+            output = self.model(self.x, self.graph)
+        F.cross_entropy(output.float(), self.y).backward()
+        self.optimizer.step()
+
+
+def peak_bytes(step: Step) -> int:
+    """Bytes that a step holds at its peak, beyond what is there before and after it."""
+    step()
+    step.optimizer.zero_grad()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def jobs() -> Iterator[tuple[str, str, Form]]:
+    for name in graphs():
+        for precision in PRECISIONS:
+            yield from ((name, precision, form) for form in FORMS if form.compiled)
+
+
+def warm(job: tuple[str, str, Form]) -> None:
+    """Compiles one step; the code stays in a cache on disk."""
+    warnings.simplefilter("ignore")
+    name, precision, form = job
+    edge_index, num_nodes = graphs()[name]
+    torch.set_float32_matmul_precision("high")
+    Step(form._replace(captured=False), edge_index, num_nodes, precision)()
+    torch.cuda.synchronize()
+
+
+def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
+    steps, memory = {}, {}
+    for form in FORMS:
+        step = Step(form, edge_index, num_nodes, precision)
+        if form in (Form("SAGE"), Form("BuNN")):
+            memory[form.model] = peak_bytes(step)
+        for _ in range(3):
+            step()
+        steps[str(form)] = capture(step) if form.captured else step
+    taken = medians(steps, repeats=9, budget_ms=30.0)
+    return {"milliseconds": taken, "peak_bytes": memory}
+
+
+def main() -> None:
+    torch.set_float32_matmul_precision("high")
+    with multiprocessing.get_context("spawn").Pool(min(12, os.cpu_count() or 1)) as pool:
+        pool.map(warm, {(n, p, f._replace(captured=False)) for n, p, f in jobs()})
+    rows: list[dict[str, Any]] = []
+    for name, (edge_index, num_nodes) in graphs().items():
+        for precision in PRECISIONS:
+            row = measure(edge_index, num_nodes, precision)
+            taken = row["milliseconds"]
+            over = {form: ms / taken["SAGE, eager"] for form, ms in taken.items()}
+            rows.append(
+                {
+                    "graph": name,
+                    "nodes": num_nodes,
+                    "entries": edge_index.size(1),
+                    "precision": precision,
+                    **row,
+                    "over_eager_sage": over,
+                }
+            )
+            print(name, precision, {form: round(ratio, 2) for form, ratio in over.items()})
+    save(
+        "gpu_layers",
+        rows,
+        what=(__doc__ or "").strip(),
+        channels=CHANNELS,
+        layers=LAYERS,
+        gpu=about(),
+    )
+
+
+if __name__ == "__main__":
+    main()
