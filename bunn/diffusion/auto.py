@@ -78,21 +78,28 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
 
 def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
     """The same times, those so large that the limit is exact to ``tol`` taken for infinite."""
-    # Learned times keep their gradient: at a time this large it is below tol, but not nothing.
-    if time.upper is None or tol >= 1 or not time.fixed:
+    if time.upper is None or tol >= 1:
+        return time
+    # Learned times keep their gradient, which is below tol then, but not nothing; unless they have
+    # run away, so far that no polynomial would follow.
+    if not time.fixed and (time.upper <= RELAXING_TIME or torch.compiler.is_compiling()):
         return time
     if not isinstance(time.value, Tensor):
         exact = _limit_is_exact(lap, time.value, tol)
         return Time(math.inf, math.inf, math.inf) if exact else time
     if not _worth_knowing(time.upper, tol) or not _relaxed(lap, time.upper, tol):
         return time
-    even = time.value >= lap.relaxation[tol][1]
+    relaxed = lap.relaxation[tol][1]
+    even = time.value >= relaxed
     infinite = even if time.infinite is None else even | time.infinite
-    rest = time.value[~infinite]
-    if rest.numel() == 0:
-        return Time(math.inf, math.inf, math.inf)
     value = time.value.masked_fill(infinite, 0.0)
-    return replace(time, value=value, infinite=infinite, upper=float(rest.max()), degree=None)
+    upper = relaxed  # which needs no look at the times
+    if time.fixed:
+        rest = time.value[~infinite]
+        if rest.numel() == 0:
+            return Time(math.inf, math.inf, math.inf)
+        upper = float(rest.max())
+    return replace(time, value=value, infinite=infinite, upper=upper, degree=None)
 
 
 def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine) -> float:

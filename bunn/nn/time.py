@@ -109,12 +109,26 @@ class DiffusionTime(nn.Module):
         if self.learn and not (
             torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
         ):
-            self.refresh()
+            self._refresh_after_a_step()
         infinite = None
         if not self.learn and max(self.start) == math.inf:
             infinite = torch.isinf(value)
             value = value.masked_fill(infinite, 0.0)
         return Time(value, self._lower, self._upper, infinite, not self.learn, self._degree)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which the times are taken to be where nobody looks at them."""
+        return self._lower, self._upper
+
+    def _refresh_after_a_step(self) -> None:
+        parameter, (seen, version) = self.log_time, self._seen
+        if (
+            not isinstance(seen, weakref.ref)
+            or seen() is not parameter
+            or version != parameter._version
+        ):
+            self.refresh()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def refresh(self) -> None:
@@ -122,9 +136,6 @@ class DiffusionTime(nn.Module):
         if not self.learn:
             return
         parameter = self.log_time
-        seen, version = self._seen
-        if isinstance(seen, weakref.ref) and seen() is parameter and version == parameter._version:
-            return
         inner = parameter.detach()
         while torch._C._functorch.is_functorch_wrapped_tensor(inner):
             inner = torch._C._functorch.get_unwrapped(inner)
@@ -169,7 +180,10 @@ def _read(time: object, num_bundles: int) -> tuple[float, ...]:
 
 
 def refresh_times(module: nn.Module) -> None:
-    """Calls :meth:`DiffusionTime.refresh` everywhere in a model: between steps of compiled code."""
+    """Calls :meth:`DiffusionTime.refresh` everywhere in a model: between steps of compiled code.
+
+    A CUDA graph that was captured before has the old bounds; capture it again if they have moved.
+    """
     for part in module.modules():
         if isinstance(part, DiffusionTime):
             part.refresh()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bunn.nn import DiffusionTime
 from bunn.training.feed import Batch
@@ -29,27 +29,39 @@ WARMUP = 2
 RECORDINGS = 8
 #: Kinds of batches that are counted, while all may be new.
 COUNTED = 64
+#: How far the logarithm of a time may have come, at the learning rate, before it is looked at: Adam
+#: may take steps of three times the rate, and bounds leave room for a factor of two.
+DRIFT = 0.2
 
 
 def can_be_recorded(run: Run) -> bool:
-    """Whether a recorded step would be the step, whenever it is replayed.
+    """Whether steps can be recorded: on a GPU, unless float16 may pass over one."""
+    return run.device.type == "cuda" and run.config.training.precision != "16-mixed"
 
-    The number of products that a learned time needs is decided on the host, and so is whether
-    float16 passes over a step.
-    """
-    learned = any(isinstance(part, DiffusionTime) and part.learn for part in run.model.modules())
-    return run.device.type == "cuda" and run.config.training.precision != "16-mixed" and not learned
+
+def learned_times(model: nn.Module) -> list[DiffusionTime]:
+    return [part for part in model.modules() if isinstance(part, DiffusionTime) and part.learn]
 
 
 class Recorder:
     """Calls functions of batches, and replays them where it can.
 
+    The number of products that a learned time needs is decided on the host, from a bound that is
+    twice the largest: recordings are made anew when a time outgrows it.
+
     Args:
         optimizers: Whose steps the functions take; their learning rates may change between calls.
+        models: Whose times are learned. (default: none)
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], models: Sequence[nn.Module] = ()
+    ) -> None:
         self._optimizers = list(optimizers)
+        self._times = [time for model in models for time in learned_times(model)]
+        fastest = max((group["lr"] for o in optimizers for group in o.param_groups), default=0.0)
+        self._look_every = max(1, int(DRIFT / max(fastest, 1e-9)))
+        self._calls = 0
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
         self._recordings: dict[Hashable, Recording] = {}
         self._pool: Any = None
@@ -63,6 +75,9 @@ class Recorder:
             call: The function.
             batches: Its arguments.
         """
+        self._calls += 1
+        if self._times and self._calls % self._look_every == 0:
+            self._look_at_times()
         key = (name, *_kinds(batches))
         if key in self._recordings:
             return self._recordings[key].replay(batches)
@@ -73,12 +88,22 @@ class Recorder:
             self._counts.popitem(last=False)
         if count < WARMUP:
             return call(batches)
+        for time in self._times:  # now, so that the call itself need not look
+            time.refresh()
         if count == WARMUP:
             with _watched() as waits:
                 replies = call(batches)
             self._refuses = bool(waits)
             return replies
         return self._record(key, call, batches)
+
+    def _look_at_times(self) -> None:
+        before = [time.bounds for time in self._times]
+        for time in self._times:
+            time.refresh()
+        if before != [time.bounds for time in self._times]:
+            self._recordings.clear()
+            self._pool = None
 
     def _record(self, key: Hashable, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
         try:

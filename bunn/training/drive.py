@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from bunn.training.capture import Recorder, can_be_recorded
+from bunn.training.capture import Recorder, can_be_recorded, learned_times
 from bunn.training.feed import Batch, Inputs
 from bunn.training.run import Gradients, Output, Request, Run, Step
 
@@ -64,8 +64,11 @@ class Driver:
             self._stack = Stack([run.model for run in runs])
         elif before is not None:
             _leave_stack(runs[0].model)
-        if self._capture and all(map(can_be_recorded, runs)):
-            self._recorder = Recorder([run.optimizer for run in runs])
+        models = [run.model for run in runs]
+        # Of several models under one call, only one would know the bounds of its times.
+        bounded = len(runs) == 1 or not any(map(learned_times, models))
+        if self._capture and bounded and all(map(can_be_recorded, runs)):
+            self._recorder = Recorder([run.optimizer for run in runs], models)
 
     def _drive(self, routines: Sequence[Generator[Any, Any, Any]]) -> list[Any]:
         """Answers routines, one of each run, until they end; and returns what they return."""

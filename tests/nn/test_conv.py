@@ -251,10 +251,15 @@ def test_learned_times_that_run_away_keep_finite_gradients():
     conv = BuNNConv(4, 4, num_bundles=2, learn_time=True)
     with torch.no_grad():
         conv.time.log_time[0] = 100.0
-    y = conv(torch.randn(NODES, 4), GRID)
+    lap, x = Laplacian(GRID.clone()), torch.randn(NODES, 4)  # of which nothing is known yet
+    y = conv(x, lap)
     y.square().sum().backward()
     assert y.isfinite().all()
     assert conv.time.log_time.grad.isfinite().all()
+    assert conv.time.log_time.grad[1] != 0
+    fixed = BuNNConv(4, 4, num_bundles=2, time=(math.inf, 1.0))
+    fixed.load_state_dict({k: v for k, v in conv.state_dict().items() if "log_time" not in k})
+    torch.testing.assert_close(y, fixed(x, lap))
 
 
 @pytest.mark.parametrize("time", [torch.tensor([0.5, 2.0]), [0.5, 2.0], (0.5, 2)])

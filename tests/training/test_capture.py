@@ -73,12 +73,9 @@ def both(config: Config, runs=((0, 0),), device: str = "cpu") -> tuple[list[Outc
     return tuple(train(config, runs, device=device, capture=capture) for capture in (True, False))
 
 
-FIXED = {name: variant for name, variant in VARIANTS.items() if name != "bunn-times"}
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dataset", ["barbell", "minesweeper-board"])
-@pytest.mark.parametrize("variant", FIXED)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_recorded_is_launched(variant, dataset, device, tape):
     architecture, options = VARIANTS[variant]
     training = {"epochs": 5, "batch_size": 2, "precision": "64"}
@@ -112,6 +109,26 @@ def test_runs_that_are_left_are_recorded_anew(device, tape):
     recorded, launched = both(config, [(0, 1), (0, 2), (0, 3), (0, 4)], device)
     assert len({len(batches) for batches in tape.recorded}) > 1
     assert_close(recorded, launched, rel=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_times_that_outgrow_their_bound_are_recorded_anew(device, tape):
+    model = {"learn_time": True, "num_bundles": 2, "time": 0.1}
+    training = {"epochs": 40, "precision": "64"}
+    optimizer = {"lr": 0.05, "time_lr": 0.2}
+    config = tiny("minesweeper-board", model=model, optimizer=optimizer, training=training)
+    recorded, launched = both(config, device=device)
+    assert len(tape.recorded) > 2
+    assert_close(recorded, launched, rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_learned_times_of_several_runs_are_launched(device, tape):
+    model = {"learn_time": True, "num_bundles": 2}
+    training = {"epochs": 6, "together": True}
+    config = tiny("minesweeper-board", model=model, training=training)
+    both(config, [(0, 0), (0, 1)], device)
+    assert not tape.recorded
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -262,7 +279,6 @@ def test_nothing_is_recorded_on_a_cpu():
 @pytest.mark.gpu
 def test_what_is_recorded_on_a_gpu():
     assert can_be_recorded(run_of(tiny(), device="cuda"))
-    assert not can_be_recorded(run_of(tiny(model={"learn_time": True}), device="cuda"))
     half = tiny(training={"precision": "16-mixed"})
     assert not can_be_recorded(run_of(half, device="cuda"))
 
