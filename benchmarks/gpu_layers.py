@@ -9,7 +9,8 @@ head, on random features. Forms of it:
 - ``captured``: as one CUDA graph, which ``bunn train`` does unasked.
 
 ``tf32`` lets matrix products round their factors, ``bf16`` is autocast; the same for all. Memory is
-what a step needs beyond parameters, optimiser and features, at its peak.
+what a step needs beyond parameters, optimiser and features, at its peak. A form that needs more of
+it than there is has no time.
 """
 
 from __future__ import annotations
@@ -181,12 +182,15 @@ def warm(job: tuple[str, str, Form]) -> None:
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
     steps, memory = {}, {}
     for form in FORMS:
-        step = Step(form, edge_index, num_nodes, precision)
-        if form in (Form("SAGE"), Form("BuNN")):
-            memory[form.model] = peak_bytes(step)
-        for _ in range(3):
-            step()
-        steps[str(form)] = capture(step) if form.captured else step
+        try:
+            step = Step(form, edge_index, num_nodes, precision)
+            if form in (Form("SAGE"), Form("BuNN")):
+                memory[form.model] = peak_bytes(step)
+            for _ in range(3):
+                step()
+            steps[str(form)] = capture(step) if form.captured else step
+        except torch.OutOfMemoryError:
+            print(f"{form} does not fit")
     taken = medians(steps, repeats=9, budget_ms=30.0)
     return {"milliseconds": taken, "peak_bytes": memory}
 
