@@ -2,8 +2,7 @@
 
 A BuNN of two layers, 64 wide, t = 1, float32 with TF32, on grids (about eight neighbours) and on
 graphs whose degrees follow a power law (ten edges to a node): forward, backward and optimiser.
-``growth`` is the slope of time over entries between the last two sizes in doubly logarithmic scale:
-one is linear. A size that does not fit ends the series; its error is in the file.
+A size that does not fit ends the series; its error is in the file.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def main() -> None:
             try:
                 rows.append({"graph": name, **measure(make(size))})
             except torch.OutOfMemoryError as error:
-                rows.append({"graph": name, "nodes": size, "error": str(error).split("\\n")[0]})
+                rows.append({"graph": name, "nodes": size, "error": str(error).partition("\n")[0]})
                 break
             print(rows[-1])
     save("gpu_scale", rows, what=(__doc__ or "").strip(), channels=CHANNELS, gpu=about())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bunn.edges import Adjacency, check_no_gradient
+from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian, Normalization
 
 
@@ -103,4 +104,4 @@ def _built(
     _BUILT[key] = known
     while len(_BUILT) > REMEMBERED:
         _BUILT.popitem(last=False)
-    return known.laplacian
+    return handed_out(known.laplacian)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bunn.keeping import handed_out
 from bunn.operator import for_keeps
 
 #: How many graphs a model remembers: batches of a few sizes.
@@ -51,7 +52,7 @@ class EdgeMemory:
         self._entries[id(edge_index)] = entry
         while len(self._entries) > REMEMBERED:
             self._entries.popitem(last=False)
-        return entry.edges
+        return handed_out(entry.edges)
 
     def __deepcopy__(self, memo: Any) -> EdgeMemory:
         return EdgeMemory()

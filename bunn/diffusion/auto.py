@@ -5,7 +5,7 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ====================  ==========================================================================
 ``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and ``step`` for each of the ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
-``spectral``          ``2 * dense * sum s_i^2``, only if all eigenpairs are there already
+``spectral``          ``2 * 0.25 * sum s_i^2``, only if all eigenpairs are there already
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 

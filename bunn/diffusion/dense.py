@@ -16,6 +16,7 @@ from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.diffusion.products import SplitMatrix, split_product
+from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
@@ -77,12 +78,12 @@ def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Stack, ...]:
     kernels, key = lap.kernels, (time, chebyshev_degree(time, tol))
     if key in kernels:
         kernels.move_to_end(key)
-        return kernels[key]
+        return handed_out(kernels[key])
     kernels[key] = _form(lap, *key)
     room = kernel_bytes(lap)
     while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
         kernels.popitem(last=False)
-    return kernels[key]
+    return handed_out(kernels[key])
 
 
 @for_keeps()

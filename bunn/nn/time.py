@@ -39,8 +39,8 @@ class DiffusionTime(nn.Module):
     A polynomial method needs a bound on the times to choose its degree. On a CPU it reads the
     times. On a GPU that would stall the device, so the degree comes from a bound kept on the host,
     twice the largest time seen; :meth:`refresh` looks again and moves it when needed. Eager code
-    refreshes by itself after every optimiser step; code compiled or captured as a CUDA graph calls
-    it between steps.
+    refreshes by itself after every optimiser step that is not part of a CUDA graph; code compiled
+    or captured calls it between steps.
 
     Args:
         time: A number ``>= 0``, ``inf``, or ``num_bundles`` of them; the start if it is learned.
@@ -131,8 +131,12 @@ class DiffusionTime(nn.Module):
             self.refresh()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def refresh(self) -> None:
-        """Looks at the learned times, and moves the bounds if they no longer fit."""
+    def refresh(self, room: float = 1.0) -> None:
+        """Looks at the learned times, and moves the bounds if they no longer fit.
+
+        Args:
+            room: A factor by which times may change before the next look. (default: ``1.0``)
+        """
         if not self.learn:
             return
         parameter = self.log_time
@@ -141,7 +145,7 @@ class DiffusionTime(nn.Module):
             inner = torch._C._functorch.get_unwrapped(inner)
         self._seen = (weakref.ref(parameter), parameter._version)
         low, high = (math.exp(min(float(b), LARGEST_LOG)) for b in torch.aminmax(inner))
-        if not (self._lower <= low and self._upper / 8 <= high <= self._upper):
+        if not (self._lower <= low / room and self._upper / 8 <= high <= self._upper / room):
             self._set_bounds(low / 2, 2 * high)
 
     def __getstate__(self) -> dict[str, object]:

@@ -7,7 +7,9 @@ batches on the same edges), a whole step, forward, backward and optimiser, becom
 
 from __future__ import annotations
 
+import math
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bunn.keeping import kept
 from bunn.nn import DiffusionTime
 from bunn.training.feed import Batch
 from bunn.training.run import Run
@@ -29,9 +32,10 @@ WARMUP = 2
 RECORDINGS = 8
 #: Kinds of batches that are counted, while all may be new.
 COUNTED = 64
-#: How far the logarithm of a time may have come, at the learning rate, before it is looked at: Adam
-#: may take steps of three times the rate, and bounds leave room for a factor of two.
-DRIFT = 0.2
+#: How far the logarithm of a time may come, by the sum of learning rates, before it is looked at.
+DRIFT = 0.1
+#: The factor that leaves it: Adam may take steps of three times the rate.
+ROOM = math.exp(3 * DRIFT)
 
 
 def can_be_recorded(run: Run) -> bool:
@@ -59,13 +63,12 @@ class Recorder:
     ) -> None:
         self._optimizers = list(optimizers)
         self._times = [time for model in models for time in learned_times(model)]
-        fastest = max((group["lr"] for o in optimizers for group in o.param_groups), default=0.0)
-        self._look_every = max(1, int(DRIFT / max(fastest, 1e-9)))
-        self._calls = 0
-        self._counts: OrderedDict[Hashable, int] = OrderedDict()
+        self._bounds = [time.bounds for time in self._times]
+        self._drifted = 0.0
+        self._counts: OrderedDict[Hashable, tuple[int, weakref.ref[Tensor]]] = OrderedDict()
         self._recordings: dict[Hashable, Recording] = {}
         self._pool: Any = None
-        self._refuses = False
+        self._refused: set[str] = set()
 
     def __call__(self, name: str, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
         """``call(batches)``.
@@ -75,41 +78,60 @@ class Recorder:
             call: The function.
             batches: Its arguments.
         """
-        self._calls += 1
-        if self._times and self._calls % self._look_every == 0:
-            self._look_at_times()
+        if self._times:
+            self._mind_times()
         key = (name, *_kinds(batches))
         if key in self._recordings:
             return self._recordings[key].replay(batches)
-        if self._refuses or len(self._recordings) == RECORDINGS:
+        if name in self._refused or len(self._recordings) == RECORDINGS:
             return call(batches)
-        count = self._counts[key] = self._counts.pop(key, 0) + 1
-        while len(self._counts) > COUNTED:
-            self._counts.popitem(last=False)
+        count = self._count(key, batches[0].inputs.edge_index)
         if count < WARMUP:
             return call(batches)
-        for time in self._times:  # now, so that the call itself need not look
-            time.refresh()
+        self._look_at_times()  # now, so that the call itself need not
         if count == WARMUP:
             with _watched() as waits:
                 replies = call(batches)
-            self._refuses = bool(waits)
+            if waits:
+                self._refused.add(name)
             return replies
-        return self._record(key, call, batches)
+        return self._record(name, key, call, batches)
 
-    def _look_at_times(self) -> None:
-        before = [time.bounds for time in self._times]
-        for time in self._times:
-            time.refresh()
-        if before != [time.bounds for time in self._times]:
+    def _count(self, key: Hashable, edge_index: Tensor) -> int:
+        """How often there was a call of this kind, for as long as the edges live."""
+        count, edges = self._counts.pop(key, (0, weakref.ref(edge_index)))
+        if edges() is not edge_index:  # others in the place of those that were there
+            count = 0
+        self._counts[key] = (count + 1, weakref.ref(edge_index))
+        while len(self._counts) > COUNTED:
+            self._counts.popitem(last=False)
+        return count + 1
+
+    def _mind_times(self) -> None:
+        """Looks at learned times now and then; what was recorded for other bounds is dropped."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._drifted += max(float(group["lr"]) for group in groups)
+        if self._drifted >= DRIFT:
+            self._look_at_times()
+        bounds = [time.bounds for time in self._times]
+        if bounds != self._bounds:
+            self._bounds = bounds
             self._recordings.clear()
+            self._counts.clear()
             self._pool = None
 
-    def _record(self, key: Hashable, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
+    def _look_at_times(self) -> None:
+        self._drifted = 0.0
+        for time in self._times:
+            time.refresh(ROOM)
+
+    def _record(
+        self, name: str, key: Hashable, call: Call, batches: Sequence[Batch]
+    ) -> list[Tensor]:
         try:
             recording = Recording(call, batches, self._optimizers, self._pool)
         except RuntimeError as error:  # nothing has run yet
-            self._refuses = True
+            self._refused.add(name)
             reason = str(error).partition("\n")[0]
             warnings.warn(
                 f"steps are launched kernel by kernel: no CUDA graph could be captured ({reason})",
@@ -124,6 +146,8 @@ class Recorder:
 
 class Recording:
     """A call on memory of its own, into which batches are copied before each replay.
+
+    What caches handed out meanwhile lives as long as it does.
 
     Args:
         call: The function.
@@ -142,7 +166,7 @@ class Recording:
         self._given = list(batches)
         self._own = _with_own_memory(batches)
         self._rates = _Rates(optimizers)
-        with self._rates.on_device():
+        with self._rates.on_device(), kept() as self._kept:
             self._replay, self._replies, self.pool = record(call, self._own, pool)
 
     def replay(self, batches: Sequence[Batch]) -> list[Tensor]:
@@ -162,9 +186,12 @@ def record(
     call: Call, batches: Sequence[Batch], pool: Any
 ) -> tuple[Callable[[], None], list[Tensor], Any]:
     """The call as a CUDA graph: how to replay it, the tensors it writes, and its memory."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        replies = call(batches)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            replies = call(batches)
+    finally:
+        torch.cuda.set_stream(stream)  # which torch does not, where a capture fails to end
     return graph.replay, replies, graph.pool()
 
 

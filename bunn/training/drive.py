@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bunn.nn import refresh_times
 from bunn.training.capture import Recorder, can_be_recorded, learned_times
 from bunn.training.feed import Batch, Inputs
 from bunn.training.run import Gradients, Output, Request, Run, Step
@@ -65,6 +66,8 @@ class Driver:
         elif before is not None:
             _leave_stack(runs[0].model)
         models = [run.model for run in runs]
+        for model in models:
+            refresh_times(model)  # which may come from a checkpoint
         # Of several models under one call, only one would know the bounds of its times.
         bounded = len(runs) == 1 or not any(map(learned_times, models))
         if self._capture and bounded and all(map(can_be_recorded, runs)):
@@ -104,6 +107,8 @@ class Driver:
         return self._recorder(name, call, batches)
 
     def _step(self, batches: Sequence[Batch]) -> list[Tensor]:
+        if self._compile and self._recorder is None:
+            refresh_times(self._runs[0].model)  # which compiled code does not look at
         return self._drive(
             [run.take_step(batch) for run, batch in zip(self._runs, batches, strict=True)]
         )

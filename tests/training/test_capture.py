@@ -5,13 +5,19 @@ recording owns, which shows all that does not depend on the device: what is copi
 apart.
 """
 
+import gc
+import math
 import warnings
+import weakref
 from contextlib import contextmanager
 
 import pytest
 import torch
 
+from bunn.baselines.memory import EdgeMemory
 from bunn.data import Task, load_dataset
+from bunn.keeping import handed_out, kept
+from bunn.nn import DiffusionTime
 from bunn.training import Config, Outcome, Run, train
 from bunn.training import capture as module
 from bunn.training.capture import RECORDINGS, WARMUP, Recorder, can_be_recorded
@@ -238,6 +244,76 @@ def test_runs_that_stop_sharing_are_told_apart(tape):
         (reply,) = recorder("stack", call, pair)
         assert torch.equal(reply, torch.stack([batch.inputs.x for batch in pair]))
     assert len(tape.recorded) == 2
+
+
+def test_what_caches_handed_out_lives_as_long_as_the_recording(tape, monkeypatch):
+    """A replay reads what a model prepared for a graph, which its memory may have dropped since."""
+    capture = lambda call, batches, pool: (lambda: None, call(batches), None)  # noqa: E731
+    monkeypatch.setattr(module, "record", capture)
+    memory, prepared = EdgeMemory(), []
+
+    def call(given):
+        edges = memory.get(given[0].inputs.edge_index, (), lambda: (torch.ones(2, 3), None))
+        prepared.append(weakref.ref(edges[0]))
+        return [given[0].inputs.x.sum()]
+
+    recorder, (board,) = Recorder([]), batches_of(tiny("minesweeper-board"), 1)
+    for _ in range(WARMUP + 1):
+        recorder("sum", call, [board])
+    others = [torch.zeros(2, 1, dtype=torch.long) for _ in range(100)]
+    for other in others:
+        memory.get(other, (), lambda: (torch.ones(2, 3), None))
+    gc.collect()
+    assert prepared[-1]() is not None
+    del recorder
+    gc.collect()
+    assert prepared[-1]() is None
+
+
+def test_nothing_is_held_when_nothing_is_recorded():
+    with kept() as keeper:
+        assert handed_out(3) == 3
+    handed_out(4)
+    assert keeper == [3]
+
+
+@pytest.mark.parametrize("who", ["the recorder", "somebody else"])
+def test_bounds_that_moved_end_recordings(who, tape):
+    time = DiffusionTime(1.0, 2, learn=True)
+    optimizer = torch.optim.Adam(time.parameters(), lr=0.05)
+    recorder, (board,) = Recorder([optimizer], [time]), batches_of(tiny("minesweeper-board"), 1)
+    call = lambda given: [torch.tensor(time.bounds[1])]  # noqa: E731
+    for _ in range(WARMUP + 2):
+        recorder("bound", call, [board])
+    assert len(tape.recorded) == 1
+    with torch.no_grad():
+        time.log_time.fill_(math.log(1.9))  # within the bounds, but with no room left
+    if who == "somebody else":
+        time.refresh(2.0)
+    for _ in range(WARMUP + 4):
+        recorder("bound", call, [board])
+    assert len(tape.recorded) == 2
+    (bound,) = recorder("bound", call, [board])
+    assert float(bound) == pytest.approx(3.8)
+
+
+def test_a_faster_learning_rate_is_looked_at_more_often(tape):
+    time = DiffusionTime(1.0, 2, learn=True)
+    optimizer = torch.optim.Adam(time.parameters(), lr=1e-4)
+    recorder, (board,) = Recorder([optimizer], [time]), batches_of(tiny("minesweeper-board"), 1)
+    looks = []
+    time.refresh = lambda room=1.0: looks.append(room)
+    call = lambda given: [torch.zeros(())]  # noqa: E731
+    for _ in range(WARMUP + 1):
+        recorder("nothing", call, [board])
+    looks.clear()
+    for _ in range(20):
+        recorder("nothing", call, [board])
+    assert not looks
+    optimizer.param_groups[0]["lr"] = module.DRIFT / 2
+    for _ in range(20):
+        recorder("nothing", call, [board])
+    assert looks == [module.ROOM] * 10
 
 
 def test_what_waits_for_the_device_is_launched(tape):
