@@ -31,8 +31,8 @@ KERNELS = f"""\
 
 `bunn/kernels` does a product in one pass: it gathers the neighbours, subtracts the predecessor,
 writes the next term and adds two terms to the sum. A thread reads 16 bytes of a row, a warp 512;
-the compiled code exchanges nothing between threads and spills nothing, which a test reads off the
-PTX. Rows of more than {kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up
+the compiled code exchanges no features between threads and spills nothing, which a test reads off
+the PTX. Short rows are taken side by side, two to a thread. Rows of more than {kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up
 the rest.
 
 Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its
@@ -63,7 +63,7 @@ What limited it, and what was tried:
   2.9 GB in 0.78 ms at t = 100 in float32, nine tenths of what a copy does. tolokers reads 88 rows
   to a node, out of the caches; there the dense product is the way, from t = 1 on.
 - **What is on its way.** At first a program took its rows one after the other: too few loads at a
-  time where rows are short, as the first table below shows. To send for what a row holds before its
+  time where rows are short, as the table below shows. To send for what a row holds before its
   neighbours costs registers and gained nothing.
 - **Alignment.** tolokers has 11,758 nodes. Tensor cores want multiples of eight: filled up with
   zeros, its dense product went from 2.0 to 0.76 ms in float32.
