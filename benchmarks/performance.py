@@ -32,8 +32,8 @@ KERNELS = f"""\
 `bunn/kernels` does a product in one pass: it gathers the neighbours, subtracts the predecessor,
 writes the next term and adds two terms to the sum. A thread reads 16 bytes of a row, a warp 512;
 the compiled code exchanges no features between threads and spills nothing, which a test reads off
-the PTX. Short rows are taken side by side, two to a thread. Rows of more than {kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up
-the rest.
+the PTX. Short rows are taken side by side, two to a thread. Rows of more than {kernels.LONG}
+neighbours are cut into pieces, so that a hub does not hold up the rest.
 
 Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its
 terms are sqrt(t) times as large, so that keeping them in 16 bits loses digits that the other form
