@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.results import save
 from bunn.experiments.environment import environment
 
 
@@ -63,6 +64,11 @@ def copy_bandwidth(gigabytes: float = 2.0) -> float:
     target = torch.empty_like(source)
     taken = medians({"copy": lambda: target.copy_(source)})["copy"]
     return 2 * source.numel() * 4 / (taken * 1e-3)
+
+
+def save_measured(name: str, rows: list[dict[str, Any]], what: str | None, **extra: Any) -> None:
+    """Writes ``results/<name>.json``, with what was measured and on which device."""
+    save(name, rows, what=(what or "").strip(), gpu=about(), **extra)
 
 
 def about() -> dict[str, Any]:

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import grid
 
-from benchmarks.device import about, capture, copy_bandwidth, medians
+from benchmarks.device import capture, copy_bandwidth, medians, save_measured
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
-from benchmarks.results import save
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev
@@ -107,9 +106,7 @@ def main() -> None:
             )
             ratios = {key: round(value, 2) for key, value in row["over_cusparse"].items()}
             print(name, rows[-1]["dtype"], time, ratios, f"{row['of_copy']:.2f} of copy")
-    save(
-        "gpu_diffusion", rows, what=(__doc__ or "").strip(), copy_bytes_per_second=copy, gpu=about()
-    )
+    save_measured("gpu_diffusion", rows, __doc__, copy_bytes_per_second=copy)
 
 
 if __name__ == "__main__":

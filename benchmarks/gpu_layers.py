@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 
-from benchmarks.device import about, capture, medians
+from benchmarks.device import capture, medians, save_measured
 from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
 from benchmarks.layer import sparse_adjacency
-from benchmarks.results import save
 from bunn import BuNNConv, Laplacian
 from bunn.baselines import BASELINES
 
@@ -66,7 +65,7 @@ class Form(NamedTuple):
         return f"{self.model}, {' '.join(words) or 'eager'}"
 
 
-#: What is compared; a compiled GAT and GT are those that gain from it.
+#: What is compared.
 FORMS = (
     *(Form(model) for model in ("SAGE", "GAT", "GT", "NSD", "BuNN")),
     *(Form(model, compiled=True) for model in ("SAGE", "GAT", "GT", "BuNN")),
@@ -164,9 +163,12 @@ def peak_bytes(step: Step) -> int:
 
 
 def jobs() -> Iterator[tuple[str, str, Form]]:
+    """What has to be compiled; a captured step runs the same code."""
     for name in graphs():
         for precision in PRECISIONS:
-            yield from ((name, precision, form) for form in FORMS if form.compiled)
+            for form in FORMS:
+                if form.compiled and not form.captured:
+                    yield name, precision, form
 
 
 def warm(job: tuple[str, str, Form]) -> None:
@@ -175,7 +177,7 @@ def warm(job: tuple[str, str, Form]) -> None:
     name, precision, form = job
     edge_index, num_nodes = graphs()[name]
     torch.set_float32_matmul_precision("high")
-    Step(form._replace(captured=False), edge_index, num_nodes, precision)()
+    Step(form, edge_index, num_nodes, precision)()
     torch.cuda.synchronize()
 
 
@@ -198,7 +200,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 def main() -> None:
     torch.set_float32_matmul_precision("high")
     with multiprocessing.get_context("spawn").Pool(min(12, os.cpu_count() or 1)) as pool:
-        pool.map(warm, {(n, p, f._replace(captured=False)) for n, p, f in jobs()})
+        pool.map(warm, jobs())
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
         for precision in PRECISIONS:
@@ -216,14 +218,7 @@ def main() -> None:
                 }
             )
             print(name, precision, {form: round(ratio, 2) for form, ratio in over.items()})
-    save(
-        "gpu_layers",
-        rows,
-        what=(__doc__ or "").strip(),
-        channels=CHANNELS,
-        layers=LAYERS,
-        gpu=about(),
-    )
+    save_measured("gpu_layers", rows, __doc__, channels=CHANNELS, layers=LAYERS)
 
 
 if __name__ == "__main__":

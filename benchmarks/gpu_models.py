@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.device import about, capture, medians
+from benchmarks.device import capture, medians, save_measured
 from benchmarks.gpu_layers import PRECISIONS, autocast
 from benchmarks.graphs import heterophilous_graphs
-from benchmarks.results import save
 from bunn import BuNN, Laplacian
 
 CHANNELS, BUNDLES, DROPOUT = 512, 256, 0.2
@@ -73,7 +72,7 @@ def main() -> None:
         for precision in PRECISIONS:
             rows.append({"graph": name, "precision": precision, **measure(name, lap, precision)})
             print(name, precision, rows[-1]["milliseconds"])
-    save("gpu_models", rows, what=(__doc__ or "").strip(), channels=CHANNELS, gpu=about())
+    save_measured("gpu_models", rows, __doc__, channels=CHANNELS)
 
 
 if __name__ == "__main__":

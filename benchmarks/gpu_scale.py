@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.utils import coalesce, grid
 
-from benchmarks.device import about, medians
-from benchmarks.results import save
+from benchmarks.device import medians, save_measured
 from bunn import BuNN, Laplacian
 
 CHANNELS, LAYERS, CLASSES = 64, 2, 10
@@ -87,7 +86,7 @@ def main() -> None:
                 rows.append({"graph": name, "nodes": size, "error": str(error).partition("\n")[0]})
                 break
             print(rows[-1])
-    save("gpu_scale", rows, what=(__doc__ or "").strip(), channels=CHANNELS, gpu=about())
+    save_measured("gpu_scale", rows, __doc__, channels=CHANNELS)
 
 
 if __name__ == "__main__":

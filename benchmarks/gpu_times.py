@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import grid
 
-from benchmarks.device import about, capture, medians
+from benchmarks.device import capture, medians, save_measured
 from benchmarks.graphs import heterophilous_graphs
-from benchmarks.results import save
 from bunn import Laplacian, diffuse
 
 TIMES = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
@@ -62,14 +61,7 @@ def main() -> None:
             }
         )
         print(name, {label: round(value, 2) for label, value in rows[-1]["growth"].items()})
-    save(
-        "gpu_times",
-        rows,
-        what=(__doc__ or "").strip(),
-        channels=CHANNELS,
-        tol=TOLERANCE,
-        gpu=about(),
-    )
+    save_measured("gpu_times", rows, __doc__, channels=CHANNELS, tol=TOLERANCE)
 
 
 if __name__ == "__main__":
