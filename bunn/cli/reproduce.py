@@ -36,10 +36,15 @@ def reproduce(
         str | None, typer.Option(help="Neighborsmatch: such as 2-5.", show_default="2-5")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Neighborsmatch: of a run.", min=1, show_default="1000")
+        int | None,
+        typer.Option(help="Neighborsmatch: of a run.", min=1, show_default="as in the preset"),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="Neighborsmatch: paper, or narrow for a BuNN with 64 channels.")
+        str,
+        typer.Option(
+            help="Neighborsmatch: paper; narrow, for a BuNN with 64 channels; long, for message "
+            "passing over 10,000 epochs."
+        ),
     ] = "paper",
     jobs: Annotated[
         int | None,

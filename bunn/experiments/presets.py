@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bunn.data import DATASETS
@@ -27,9 +28,9 @@ def presets(dataset: str, model: str, data: Any = None) -> dict[str, Preset]:
         found["quick"] = lambda: synthetic.preset(dataset, model, synthetic.QUICK_EPOCHS)
     if dataset == "tree-neighborsmatch" and model in neighborsmatch.MODELS:
         depth = (data or DATASETS[dataset].options()).depth
-        found["paper"] = lambda: neighborsmatch.preset(depth, model)
-        if model == "bunn":
-            found["narrow"] = lambda: neighborsmatch.preset(depth, model, "narrow")
+        for name, models in neighborsmatch.PRESETS.items():
+            if model in models:
+                found[name] = partial(neighborsmatch.preset, depth, model, name)
     found["default"] = lambda: _default(dataset, model)
     return found
 

@@ -34,7 +34,7 @@ class Request:
         seeds: How many.
         depths: Neighborsmatch: the depths of the trees.
         epochs: Neighborsmatch: of a run.
-        preset: Neighborsmatch: of the BuNN.
+        preset: Neighborsmatch: of the models that have one of that name.
         device: Neighborsmatch: where it runs.
         compile: Neighborsmatch: whether through :func:`torch.compile`.
     """
@@ -107,7 +107,7 @@ def jobs_of(request: Request) -> list[Job]:
         request.depths or neighborsmatch.DEPTHS,
         name=request.preset,
         seeds=request.seeds or 1,
-        epochs=request.epochs or neighborsmatch.EPOCHS,
+        epochs=request.epochs,
         device=request.device,
         compile=request.compile,
         runs=request.runs,

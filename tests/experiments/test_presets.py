@@ -93,6 +93,21 @@ class TestNeighborsMatch:
         assert config.model.norm_residual
         assert config.schedule.monitor == "train"
 
+    def test_a_preset_is_for_the_models_that_have_it(self):
+        jobs = jobs_of(request("neighborsmatch", depths=(3,), preset="long"))
+        assert {job.name: job.arguments[2] for job in jobs} == {
+            **{f"r=3 {model}": "long" for model in ("gcn", "gin", "gat", "ggnn")},
+            "r=3 bunn": "paper",
+        }
+        with pytest.raises(ConfigError, match="no preset 'long' for bunn"):
+            find_preset("tree-neighborsmatch", "bunn", "long")
+
+    def test_long_runs_are_patient(self):
+        paper, long = (neighborsmatch.preset(4, "gin", name) for name in ("paper", "long"))
+        assert long.training.epochs == 10 * paper.training.epochs
+        assert long.schedule.patience == 10 * paper.schedule.patience
+        assert neighborsmatch.preset(4, "gin", "long", 7).training.epochs == 7
+
     @pytest.mark.parametrize("model", ["gcn", "bunn"])
     def test_the_preset_is_that_of_the_depth_asked_for(self, model):
         settings = ["data.depth=6", "training.epochs=7"]
