@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -172,13 +172,24 @@ def jobs() -> Iterator[tuple[str, str, Form]]:
 
 
 def warm(job: tuple[str, str, Form]) -> None:
-    """Compiles one step; the code stays in a cache on disk."""
+    """Compiles one step; the code stays in a cache on disk.
+
+    Others do so at the same time: where memory runs out, the step is compiled when it is measured.
+    """
     warnings.simplefilter("ignore")
     name, precision, form = job
     edge_index, num_nodes = graphs()[name]
     torch.set_float32_matmul_precision("high")
-    Step(form, edge_index, num_nodes, precision)()
+    with suppress(torch.OutOfMemoryError):
+        Step(form, edge_index, num_nodes, precision)()
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def warm_all(processes: int = 12) -> None:
+    """Compiles all steps, side by side."""
+    with multiprocessing.get_context("spawn").Pool(min(processes, os.cpu_count() or 1)) as pool:
+        pool.map(warm, jobs(), chunksize=1)
 
 
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
@@ -199,8 +210,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 
 def main() -> None:
     torch.set_float32_matmul_precision("high")
-    with multiprocessing.get_context("spawn").Pool(min(12, os.cpu_count() or 1)) as pool:
-        pool.map(warm, jobs())
+    warm_all()
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
         for precision in PRECISIONS:
