@@ -27,6 +27,10 @@ __all__ = ["MAPS", "FlatBundle", "MapFamily", "num_map_params"]
 class OrthogonalMap(Protocol):
     """The maps of all nodes and bundles, ready to be applied to ``x: (n, b, d, p)``."""
 
+    @property
+    def any_precision(self) -> bool:
+        """Whether ``x`` may have 16 bits; else it is widened before and rounded after."""
+
     def sync(self, x: Tensor) -> Tensor:
         """``O_v x_v``: from the node's own frame to the global one."""
 
@@ -146,9 +150,10 @@ class FlatBundle:
     def _apply(self, apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Applies the maps in full precision, whatever that of ``x``, and rounds once."""
         field = self._fields(x)
-        full = field.float() if x.dtype in (torch.float16, torch.bfloat16) else field
-        with exact_arithmetic(full):
-            return apply(full).reshape(x.shape).to(x.dtype)
+        if x.dtype in (torch.float16, torch.bfloat16) and not self._map.any_precision:
+            field = field.float()
+        with exact_arithmetic(field):
+            return apply(field).reshape(x.shape).to(x.dtype)
 
     def matrices(self) -> Tensor:
         """The maps ``O_v`` as ``(n, b, d, d)``."""

@@ -22,6 +22,8 @@ class HouseholderMap:
             determinant never changes.
     """
 
+    any_precision = False
+
     def __init__(self, vectors: Tensor) -> None:
         num_bundles, d = vectors.shape[1], vectors.shape[-1]
         longest = vectors.detach().abs().amax(-1, keepdim=True)

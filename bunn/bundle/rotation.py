@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bunn import kernels
+
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Each number times ``cos - i sin``."""
@@ -46,7 +48,7 @@ class _PlaneMap(torch.autograd.Function):
     """Bilinear in ``x`` and ``(cos, sin)``, so its derivatives are maps and dot products again.
 
     Shapes: ``x: (n, b, 2, p)``, ``cos, sin: (n, b)``; the first ``turned`` bundles are rotated, the
-    rest reflected.
+    rest reflected. Arithmetic has the precision of ``cos``.
     """
 
     @staticmethod
@@ -64,7 +66,9 @@ class _PlaneMap(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
-        return _mirror(_rotate(x, cos, sin), turned)
+        if kernels.serve_maps(x, cos):
+            return kernels.turn(x, cos, sin, turned)
+        return _mirror(_rotate(x.to(cos.dtype), cos, sin), turned).to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,10 +80,15 @@ class _PlaneMap(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin = ctx.saved_tensors
         grad_x = None
+        by_maps = any(ctx.needs_input_grad[1:3])
+        # All at once, unless the gradient is to be differentiated itself.
+        if by_maps and kernels.serve_maps(x, cos) and not torch.is_grad_enabled():
+            return *kernels.turn_back(grad, x, cos, sin, ctx.turned), None
         if ctx.needs_input_grad[0]:
             grad_x = plane_map(grad, cos, _inverse(sin, ctx.turned), ctx.turned)
-        if not any(ctx.needs_input_grad[1:3]):
+        if not by_maps:
             return grad_x, None, None, None
+        grad, x = grad.to(cos.dtype), x.to(cos.dtype)
         if ctx.turned < x.size(1):
             grad = _mirror(grad.clone(), ctx.turned)
         if x.size(-1) == 1:
@@ -106,19 +115,18 @@ def plane_map(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     """``r(a) x`` for the first ``turned`` bundles, ``r*(a) x`` for the rest.
 
     Args:
-        x: ``(n, b, 2, p)`` fields.
+        x: ``(n, b, 2, p)`` fields, in the type of ``cos`` or one of 16 bits.
         cos: ``(n, b)`` cosines of the angles.
         sin: ``(n, b)`` sines of the angles.
         turned: How many bundles rotate.
     """
     if torch.compiler.is_compiling():  # a compiler fuses the plain formula better than we can
-        first, second = x.unbind(-2)
+        first, second = x.to(cos.dtype).unbind(-2)
         cos, sin = cos.unsqueeze(-1), sin.unsqueeze(-1)
-        sign = torch.ones(x.size(1), 1, dtype=x.dtype, device=x.device)
+        sign = torch.ones(x.size(1), 1, dtype=cos.dtype, device=x.device)
         sign[turned:] = -1
-        return torch.stack(
-            (cos * first + sin * second, sign * (cos * second - sin * first)), dim=-2
-        )
+        turned_pairs = (cos * first + sin * second, sign * (cos * second - sin * first))
+        return torch.stack(turned_pairs, dim=-2).to(x.dtype)
     y: Tensor = _PlaneMap.apply(x, cos, sin, turned)  # type: ignore[no-untyped-call]
     return y
 
@@ -131,13 +139,19 @@ class PlaneMaps:
         turned: How many of the ``b`` bundles rotate.
     """
 
+    #: Features of 16 bits are read as they are, and rounded once.
+    any_precision = True
+
     def __init__(self, angle: Tensor, turned: int) -> None:
         self.cos, self.sin = torch.cos(angle), torch.sin(angle)
         self.turned = turned
 
     def sync(self, x: Tensor) -> Tensor:
-        return plane_map(x, self.cos.to(x.dtype), self.sin.to(x.dtype), self.turned)
+        return self._apply(x, self.sin)
 
     def desync(self, x: Tensor) -> Tensor:
-        inverse = _inverse(self.sin, self.turned)
-        return plane_map(x, self.cos.to(x.dtype), inverse.to(x.dtype), self.turned)
+        return self._apply(x, _inverse(self.sin, self.turned))
+
+    def _apply(self, x: Tensor, sin: Tensor) -> Tensor:
+        dtype = torch.float32 if x.dtype.itemsize == 2 else x.dtype
+        return plane_map(x, self.cos.to(dtype), sin.to(dtype), self.turned)

@@ -16,6 +16,8 @@ from torch import Tensor
 class MatrixMap:
     """Any orthogonal matrices ``(n, b, d, d)``, applied as such."""
 
+    any_precision = False
+
     def __init__(self, matrices: Tensor) -> None:
         self.matrices = matrices
 

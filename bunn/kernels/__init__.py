@@ -1,4 +1,4 @@
-"""Triton kernels behind heat and the mean of neighbours, for CUDA devices.
+"""Triton kernels behind heat, the mean of neighbours and the maps of planes, for CUDA devices.
 
 They serve float16, bfloat16 and float32 where Triton is installed, which it is with the CUDA builds
 of torch; everything else goes the way that torch offers. Sums are formed in float32.
@@ -79,6 +79,42 @@ def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
     narrow = value.dtype == torch.float32 and value.numel() < 2**31  # 32-bit indices
     return x.is_cuda and x.dtype in DTYPES and narrow and wanted()
+
+
+def serve_maps(x: Tensor, cos: Tensor) -> bool:
+    """Whether there is a kernel for maps with cosines ``cos``, applied to features ``x``."""
+    return x.is_cuda and x.dtype in DTYPES and cos.dtype == torch.float32 and wanted()
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+    """Rotations of the first ``turned`` bundles, reflections of the rest.
+
+    Args:
+        x: ``(n, b, 2, p)`` features.
+        cos: ``(n, b)`` float32.
+        sin: ``(n, b)`` float32.
+        turned: How many bundles rotate.
+    """
+    from bunn.kernels.planes import turn_planes  # noqa: PLC0415
+
+    return turn_planes(x, cos, sin, turned)
+
+
+def turn_back(
+    grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, turned: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of :func:`turn` by ``x``, ``cos`` and ``sin``, in one pass.
+
+    Args:
+        grad: ``(n, b, 2, p)`` that of the result.
+        x: As there, like what follows.
+        cos: ``(n, b)`` float32.
+        sin: ``(n, b)`` float32.
+        turned: How many bundles rotate.
+    """
+    from bunn.kernels.planes import turn_planes_back  # noqa: PLC0415
+
+    return turn_planes_back(grad, x, cos, sin, turned)
 
 
 def product(

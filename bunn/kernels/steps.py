@@ -1,4 +1,4 @@
-"""What runs on the device: the functions that :mod:`bunn.kernels.walk` launches.
+"""What runs on the device: what :mod:`bunn.kernels.walk` and :mod:`bunn.kernels.planes` launch.
 
 Names in capitals are known when a kernel is compiled; an argument whose flag is off is not there.
 """
@@ -180,3 +180,60 @@ def add_segments(
             total[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha,
             columns, inside, width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
         )  # fmt: skip
+
+
+@triton.jit
+def map_of(cos, sin, row, there, bundles, turned):
+    """The numbers of some maps: cosine, sine, and 1 for a rotation or -1 for a reflection."""
+    sign = tl.where(row % bundles < turned, 1.0, -1.0)
+    return factor(cos, row, there), factor(sin, row, there), sign[:, None]
+
+
+@triton.jit
+def pair_of(x, at, mask, size):
+    """Both coordinates of some vectors, in float32."""
+    first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    return first, tl.load(x + at + size, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def turn_pairs(
+    x, out, cos, sin, num_maps, bundles, turned, size, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """``ROWS`` maps, applied to ``WIDTH`` of their ``size`` vectors."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = row < num_maps
+    mask = there[:, None] & (columns < size)[None, :]
+    at = row.to(tl.int64)[:, None] * (2 * size) + columns[None, :]
+    c, s, sign = map_of(cos, sin, row, there, bundles, turned)
+    x_0, x_1 = pair_of(x, at, mask, size)
+    tl.store(out + at, (c * x_0 + s * x_1).to(out.dtype.element_ty), mask=mask)
+    second = sign * (c * x_1 - s * x_0)
+    tl.store(out + at + size, second.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def turn_pairs_back(
+    grad, x, grad_x, cos, sin, grad_cos, grad_sin, num_maps, bundles, turned, size,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The gradients of ``ROWS`` maps and of all that they were applied to."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = row < num_maps
+    c, s, sign = map_of(cos, sin, row, there, bundles, turned)
+    by_cos = tl.zeros((ROWS,), tl.float32)
+    by_sin = tl.zeros((ROWS,), tl.float32)
+    for start in range(0, size, WIDTH):
+        columns = start + tl.arange(0, WIDTH)
+        mask = there[:, None] & (columns < size)[None, :]
+        at = row.to(tl.int64)[:, None] * (2 * size) + columns[None, :]
+        x_0, x_1 = pair_of(x, at, mask, size)
+        g_0, g_1 = pair_of(grad, at, mask, size)
+        g_1 *= sign
+        tl.store(grad_x + at, (c * g_0 - s * g_1).to(grad_x.dtype.element_ty), mask=mask)
+        tl.store(grad_x + at + size, (s * g_0 + c * g_1).to(grad_x.dtype.element_ty), mask=mask)
+        by_cos += tl.sum(g_0 * x_0 + g_1 * x_1, axis=1)
+        by_sin += tl.sum(g_0 * x_1 - g_1 * x_0, axis=1)
+    tl.store(grad_cos + row, by_cos, mask=there)
+    tl.store(grad_sin + row, by_sin, mask=there)

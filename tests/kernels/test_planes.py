@@ -1,0 +1,109 @@
+"""Maps of planes, against the same maps in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bunn import FlatBundle, kernels
+from bunn.bundle.rotation import plane_map
+from bunn.kernels.planes import turn_planes, turn_planes_back
+from tests.kernels.test_walk import DEVICE, DTYPES
+
+#: Nodes, bundles, vectors of a bundle, bundles that rotate.
+SHAPES = [(1, 1, 1, 1), (7, 5, 1, 3), (600, 2, 1, 0), (3, 1, 300, 1), (5, 4, 33, 2), (0, 2, 3, 1)]
+
+
+def numbers(n: int, b: int, p: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    x, grad = (torch.randn(n, b, 2, p, device=DEVICE).to(dtype) for _ in range(2))
+    cos, sin = (torch.randn(n, b, device=DEVICE) for _ in range(2))
+    return x, grad, cos, sin
+
+
+def exact(x: Tensor, grad: Tensor, cos: Tensor, sin: Tensor, turned: int) -> tuple[Tensor, ...]:
+    """The map and its gradients in float64, by torch alone."""
+    leaves = [value.double().requires_grad_() for value in (x, cos, sin)]
+    y = plane_map(*leaves, turned)
+    return y.detach(), *torch.autograd.grad(y, leaves, grad.double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_maps_and_their_gradients(shape, dtype):
+    n, b, p, turned = shape
+    x, grad, cos, sin = numbers(n, b, p, dtype)
+    y, by_x, by_cos, by_sin = exact(x, grad, cos, sin, turned)
+    eps = torch.finfo(dtype).eps
+    found = turn_planes(x, cos, sin, turned)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), y, rtol=eps, atol=8 * eps)
+    grad_x, grad_cos, grad_sin = turn_planes_back(grad, x, cos, sin, turned)
+    assert (grad_x.dtype, grad_cos.dtype, grad_sin.dtype) == (dtype, *2 * [torch.float32])
+    torch.testing.assert_close(grad_x.double(), by_x, rtol=eps, atol=8 * eps)
+    torch.testing.assert_close(grad_cos.double(), by_cos, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(grad_sin.double(), by_sin, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_need_not_lie_one_after_the_other():
+    x, grad, cos, sin = numbers(6, 3, 4, torch.float32)
+    apart = [value.repeat_interleave(2, -1)[..., ::2] for value in (grad, x, cos, sin)]
+    assert not any(value.is_contiguous() for value in apart)
+    assert torch.equal(turn_planes(*apart[1:], 2), turn_planes(x, cos, sin, 2))
+    for mine, theirs in zip(
+        turn_planes_back(*apart, 2), turn_planes_back(grad, x, cos, sin, 2), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What the kernels were asked for; a CPU asks them, too."""
+    calls: list[str] = []
+    for name in ("turn", "turn_back"):
+        real = getattr(kernels, name)
+        spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
+        monkeypatch.setattr(kernels, name, spy)
+    monkeypatch.setattr(kernels, "serve_maps", lambda x, cos: cos.dtype == torch.float32)
+    return calls
+
+
+@pytest.mark.parametrize("maps", ["rotation", "o2", "cayley"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_bundle_goes_through_them(dtype, maps, served):
+    angle = torch.randn(9, 3, 1, device=DEVICE)
+    field, between = (torch.randn(9, 3, 2, 4, device=DEVICE).to(dtype) for _ in range(2))
+    found = {}
+    for kind in (torch.float32, torch.float64):
+        params = angle.to(kind).requires_grad_()
+        x = field.to(dtype if kind == torch.float32 else kind).requires_grad_()
+        bundle = FlatBundle(params, maps)
+        y = bundle.desync(bundle.sync(x) * between.to(x.dtype))
+        found[kind] = (y.detach(), *torch.autograd.grad(y.square().sum(), (x, params)))
+    assert sorted(served) == ["turn", "turn", "turn_back", "turn_back"]
+    eps = torch.finfo(dtype).eps
+    for mine, theirs in zip(found[torch.float32], found[torch.float64], strict=True):
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=8 * eps * scale)
+
+
+def test_a_gradient_can_be_differentiated(served):
+    x, _, cos, sin = numbers(4, 2, 3, torch.float32)
+    leaves = [value.requires_grad_() for value in (x, cos, sin)]
+
+    def twice(leaves: list[Tensor]) -> tuple[Tensor, ...]:
+        y = plane_map(*leaves, 1)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
+
+    wide = [value.detach().double().requires_grad_() for value in leaves]
+    for mine, theirs in zip(twice(leaves), twice(wide), strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-4)
+    assert "turn" in served
+
+
+def test_only_what_is_needed(served):
+    """A gradient by the features alone is a map, the inverse one."""
+    x, grad, cos, sin = numbers(4, 2, 3, torch.float32)
+    x.requires_grad_()
+    (found,) = torch.autograd.grad(plane_map(x, cos, sin, 1), x, grad)
+    assert served == ["turn", "turn"]
+    torch.testing.assert_close(found.double(), exact(x, grad, cos, sin, 1)[1])
