@@ -15,6 +15,7 @@ from bunn.diffusion import METHODS, Options, solve
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization, check_normalization
 from bunn.nn.phi import MLPPhi, PhiNetwork
+from bunn.nn.precision import as_factor
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
@@ -164,7 +165,7 @@ class BuNNConv(nn.Module):
         bundle = self.bundle(x if phi_x is None else phi_x, lap, pe=pe)
 
         missing = self._padded(x.size(1)) - x.size(1)
-        lifted = pad(x, (0, missing)) if missing else x
+        lifted = as_factor(pad(x, (0, missing)) if missing else x)
         own = bundle.sync(lifted)
         h = own
         if self.update.position == "before":

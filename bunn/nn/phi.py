@@ -16,6 +16,7 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
+from bunn.nn.precision import as_factor
 from bunn.sharing import laplacian_of
 
 PhiFactory = Callable[[int, int], nn.Module]
@@ -96,7 +97,7 @@ class SumGNNPhi(PhiNetwork):
         self.lin_out = Linear(hidden, out_channels)
 
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
-        lap = _any_laplacian(edge_index, x)
+        lap, x = _any_laplacian(edge_index, x), as_factor(x)
         for own, neighbors in zip(self.lin_self, self.lin_neighbors, strict=True):
             # The sum is linear: it is cheapest on whichever side of the weights is narrower.
             if x.size(1) <= self.hidden_channels:
@@ -155,7 +156,7 @@ class SAGEPhi(PhiNetwork):
         lap = _any_laplacian(edge_index, x)
         x = self.lin_in(x)
         for norm, update in zip(self.norms, self.updates, strict=True):
-            z = norm(x)
+            z = as_factor(norm(x))
             x = x + update(torch.cat((z, lap.aggregate(z, "mean")), dim=-1))
         params: Tensor = self.lin_out(x)
         return params
