@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import statistics
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 
 from benchmarks.results import save
 from bunn.experiments.environment import environment
+
+Job = TypeVar("Job")
+
+#: Processes that compile side by side.
+COMPILERS = 12
+
+
+def side_by_side(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
+    """``work`` on every job, in processes of their own: what they compile stays on the disk."""
+    processes = min(COMPILERS, os.cpu_count() or 1)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(work, jobs, chunksize=1)
 
 
 def capture(step: Callable[[], object], warmup: int = 3) -> Callable[[], None]:

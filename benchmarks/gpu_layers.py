@@ -4,7 +4,9 @@ A step is forward, backward and optimiser of a stack of layers with ReLU between
 head, on random features. Forms of it:
 
 - ``eager``: as it is written down, on ``edge_index``;
-- ``sparse``: the adjacency as a sparse CSR matrix, where the layer takes one;
+- ``sparse``: the adjacency as a sparse CSR matrix, where the layer takes one (whose backward pass
+  copies from the host, so that it cannot be captured);
+- ``kernel``: the mean of the neighbours by the kernel that a BuNN has for its products;
 - ``compiled``: through ``torch.compile``;
 - ``captured``: as one CUDA graph, which ``bunn train`` does unasked.
 
@@ -15,8 +17,6 @@ it than there is has no time.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 
-from benchmarks.device import capture, medians, save_measured
+from benchmarks.device import capture, medians, save_measured, side_by_side
 from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
 from benchmarks.layer import sparse_adjacency
 from bunn import BuNNConv, Laplacian
@@ -52,11 +52,19 @@ class Stack(nn.Module):
         return out
 
 
+class KernelSAGE(SAGEConv):  # type: ignore[misc]
+    """PyG's layer, whose mean is a Laplacian's."""
+
+    def propagate(self, lap: Laplacian, x: tuple[Tensor, Tensor], size: None = None) -> Tensor:
+        return lap.aggregate(x[0])
+
+
 class Form(NamedTuple):
     """A model and how its step is run."""
 
     model: str
     sparse: bool = False
+    kernel: bool = False
     compiled: bool = False
     captured: bool = False
 
@@ -70,9 +78,9 @@ FORMS = (
     *(Form(model) for model in ("SAGE", "GAT", "GT", "NSD", "BuNN")),
     *(Form(model, compiled=True) for model in ("SAGE", "GAT", "GT", "BuNN")),
     Form("SAGE", sparse=True),
-    *(Form("SAGE", captured=True, sparse=sparse) for sparse in (False, True)),
-    *(Form(model, compiled=True, captured=True) for model in ("SAGE", "BuNN")),
-    Form("BuNN", captured=True),
+    *(Form("SAGE", captured=True, kernel=kernel) for kernel in (False, True)),
+    *(Form("SAGE", compiled=True, captured=True, kernel=kernel) for kernel in (False, True)),
+    *(Form("BuNN", captured=True, compiled=compiled) for compiled in (False, True)),
 )
 
 
@@ -85,19 +93,19 @@ def graphs() -> dict[str, tuple[Tensor, int]]:
     return found
 
 
-def build(model: str, channels: int = CHANNELS, layers: int = LAYERS) -> nn.Module:
-    """The stack called ``model``."""
-    if model == "NSD":
+def build(form: Form, channels: int = CHANNELS, layers: int = LAYERS) -> nn.Module:
+    """The stack of some form."""
+    if form.model == "NSD":
         nsd = BASELINES["nsd"]
         options = nsd.options(hidden_channels=channels, num_layers=layers, linear_encoder=True)
         return nsd.build(options, channels, CLASSES)
     kinds: dict[str, Callable[..., nn.Module]] = {
-        "SAGE": SAGEConv,
+        "SAGE": KernelSAGE if form.kernel else SAGEConv,
         "GAT": GATConv,
         "GT": TransformerConv,
         "BuNN": BuNNConv,
     }
-    return Stack(lambda: kinds[model](channels, channels), channels, layers)
+    return Stack(lambda: kinds[form.model](channels, channels), channels, layers)
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
@@ -134,9 +142,10 @@ class Step:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             self.graph = sparse_adjacency(edge_index, num_nodes, dtype).to(device)
             self.x = self.x.to(dtype)
-        elif form.model == "BuNN" and form.compiled:  # a graph is read outside of compiled code
+        elif form.kernel or (form.model == "BuNN" and form.compiled):
+            # A graph is read outside of compiled code.
             self.graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
-        model = build(form.model, channels).to(device)
+        model = build(form, channels).to(device)
         self.optimizer = torch.optim.Adam(
             model.parameters(), fused=True, capturable=device == "cuda"
         )
@@ -167,7 +176,7 @@ def jobs() -> Iterator[tuple[str, str, Form]]:
     for name in graphs():
         for precision in PRECISIONS:
             for form in FORMS:
-                if form.compiled and not form.captured:
+                if form.compiled and (form.kernel or not form.captured):
                     yield name, precision, form
 
 
@@ -186,19 +195,13 @@ def warm(job: tuple[str, str, Form]) -> None:
     torch.cuda.empty_cache()
 
 
-def warm_all(processes: int = 12) -> None:
-    """Compiles all steps, side by side."""
-    with multiprocessing.get_context("spawn").Pool(min(processes, os.cpu_count() or 1)) as pool:
-        pool.map(warm, jobs(), chunksize=1)
-
-
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
     steps, memory = {}, {}
     for form in FORMS:
         try:
             step = Step(form, edge_index, num_nodes, precision)
-            if form in (Form("SAGE"), Form("BuNN")):
-                memory[form.model] = peak_bytes(step)
+            if form.model in ("SAGE", "BuNN") and not (form.captured or form.sparse):
+                memory[str(form)] = peak_bytes(step)
             for _ in range(3):
                 step()
             steps[str(form)] = capture(step) if form.captured else step
@@ -210,7 +213,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 
 def main() -> None:
     torch.set_float32_matmul_precision("high")
-    warm_all()
+    side_by_side(warm, jobs())
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
         for precision in PRECISIONS:
