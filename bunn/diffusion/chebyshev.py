@@ -80,17 +80,21 @@ def _host_coefficients(time: float, degree: int) -> list[float]:
     )
 
 
-def coefficients_for(time: float | Tensor, degree: int, width: int) -> list[float] | Tensor:
-    """The coefficients as a kernel reads them: numbers, or ``(K + 1, width)`` float32.
+def coefficients_for(time: float | Tensor, degree: int, x: Tensor) -> list[float] | Tensor:
+    """The coefficients as a kernel reads them: numbers, which it rounds to float32, or
+    ``(K + 1, c)``.
 
     Args:
-        time: One time, or a tensor of one or ``width`` of them.
+        time: One time, or a tensor of one or ``c`` of them.
         degree: The degree ``K``.
-        width: The number of columns.
+        x: ``(n, c)`` the features.
     """
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(time, Tensor):
-        return _host_coefficients(time, degree)
-    return chebyshev_coefficients(time, degree).float().expand(-1, width).contiguous()
+        if dtype == torch.float32:
+            return _host_coefficients(time, degree)
+        time = torch.full((1,), time, dtype=dtype, device=x.device)
+    return chebyshev_coefficients(time, degree).to(dtype).expand(-1, x.size(1)).contiguous()
 
 
 def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor:

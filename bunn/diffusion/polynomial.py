@@ -100,7 +100,7 @@ def _heat(
         t = time if times is None else times
         known = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
         if known > 0:
-            table = coefficients_for(t, known, x.size(1))
+            table = coefficients_for(t, known, x)
             rows = kernels.Rows(crow, col, value, segments)
             return kernels.heat(x.contiguous(), rows, table, before, after)
     s = csr_matrix(crow, col, value)

@@ -1,7 +1,7 @@
 """Triton kernels behind heat, the mean of neighbours and the maps of planes, for CUDA devices.
 
-They serve float16, bfloat16 and float32 where Triton is installed, which it is with the CUDA builds
-of torch; everything else goes the way that torch offers. Sums are formed in float32.
+They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
+way that torch offers. Sums are formed in float32, or in float64 for features in float64.
 
 ``BUNN_KERNELS=0`` in the environment switches them off, to compare or to find a fault.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: The types that kernels read and write.
+#: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Up to this degree features of 16 bits stay so between products: what is rounded there adds up to
 #: no more than rounding the result does.
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
     Args:
         crow: ``(n + 1,)`` row pointers.
         col: ``(nnz,)`` column indices.
-        value: ``(nnz,)`` float32 entries.
+        value: ``(nnz,)`` entries, in the type that sums are formed in.
         segments: The pieces of long rows, from :func:`cut_long_rows`.
     """
 
@@ -77,8 +77,9 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
 
 def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
-    narrow = value.dtype == torch.float32 and value.numel() < 2**31  # 32-bit indices
-    return x.is_cuda and x.dtype in DTYPES and narrow and wanted()
+    wide = x.dtype == value.dtype == torch.float64
+    known = wide or (x.dtype in DTYPES and value.dtype == torch.float32)
+    return x.is_cuda and known and value.numel() < 2**31 and wanted()  # 32-bit indices
 
 
 def serve_maps(x: Tensor, cos: Tensor) -> bool:
@@ -126,8 +127,8 @@ def product(
         x: ``(n, c)`` contiguous features.
         out: ``(n, c)`` where the result goes.
         rows: The graph.
-        before: ``(n, 1)`` float32 factors of the rows of ``x``.
-        after: ``(n, 1)`` float32 factors of the rows of the result.
+        before: ``(n, 1)`` factors of the rows of ``x``.
+        after: ``(n, 1)`` factors of the rows of the result.
     """
     from bunn.kernels.walk import walk  # noqa: PLC0415
 
@@ -146,11 +147,11 @@ def heat(
     Args:
         x: ``(n, c)`` contiguous features.
         rows: The graph.
-        coefficients: ``K + 1`` numbers, or ``(K + 1, c)`` float32.
-        before: ``(n, 1)`` float32 factors of the rows of ``x``.
-        after: ``(n, 1)`` float32 factors of the rows of the result.
+        coefficients: ``K + 1`` numbers, or ``(K + 1, c)`` in the type of sums.
+        before: ``(n, 1)`` factors of the rows of ``x``.
+        after: ``(n, 1)`` factors of the rows of the result.
     """
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
 
-    storage = x.dtype if len(coefficients) - 1 <= NARROW_DEGREE else torch.float32
+    storage = x.dtype if len(coefficients) - 1 <= NARROW_DEGREE else rows.value.dtype
     return chebyshev_heat(x, rows, coefficients, before, after, storage)

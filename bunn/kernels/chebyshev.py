@@ -35,14 +35,15 @@ def chebyshev_heat(
     Args:
         x: ``(n, width)`` contiguous features.
         rows: The graph.
-        coefficients: ``K + 1 >= 2`` numbers, or ``(K + 1, width)`` float32.
-        before: ``(n,)`` float32 factors of the rows of ``x``.
-        after: ``(n,)`` float32 factors of the rows of the result.
+        coefficients: ``K + 1 >= 2`` numbers, or ``(K + 1, width)``.
+        before: ``(n,)`` factors of the rows of ``x``.
+        after: ``(n,)`` factors of the rows of the result.
         storage: The type in which the ``T_k`` are kept.
     """
     degree, out = len(coefficients) - 1, torch.empty_like(x)
-    # In float32 the sum grows where it will be returned.
-    total = out if x.dtype == torch.float32 else torch.empty_like(x, dtype=torch.float32)
+    wide = rows.value.dtype
+    # Where features have the type of sums, the sum grows where it will be returned.
+    total = out if x.dtype == wide else torch.empty_like(x, dtype=wide)
     kept = [torch.empty_like(x, dtype=storage) for _ in range(min(2, degree - 1))]
 
     def term(k: int) -> Tensor:

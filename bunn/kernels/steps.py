@@ -1,6 +1,7 @@
 """What runs on the device: what :mod:`bunn.kernels.walk` and :mod:`bunn.kernels.planes` launch.
 
 Names in capitals are known when a kernel is compiled; an argument whose flag is off is not there.
+Sums are formed in the type of the entries of ``S``.
 """
 
 import triton
@@ -19,9 +20,9 @@ def entry_of(col, value, beta, at, there, BETA: tl.constexpr):
 
 @triton.jit
 def features_of(x, neighbour, there, columns, inside, stride):
-    """Their rows of features, in float32."""
+    """Their rows of features."""
     where = neighbour[:, None] * stride + columns[None, :]
-    return tl.load(x + where, mask=there[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    return tl.load(x + where, mask=there[:, None] & inside[None, :], other=0.0)
 
 
 @triton.jit
@@ -30,12 +31,12 @@ def gather_one(
     BETA: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The sum of ``S_vu beta_u x_u`` over entries ``first`` to ``last``: ``(1, WIDTH)``."""
-    total = tl.zeros((WIDTH,), tl.float32)
+    total = tl.zeros((WIDTH,), value.dtype.element_ty)
     for start in range(first, last, AT_ONCE):
         at = start + tl.arange(0, AT_ONCE)
         there = at < last
         neighbour, weight = entry_of(col, value, beta, at, there, BETA)
-        rows = features_of(x, neighbour, there, columns, inside, stride)
+        rows = features_of(x, neighbour, there, columns, inside, stride).to(total.dtype)
         total += tl.sum(weight[:, None] * rows, axis=0)
     return total[None, :]
 
@@ -46,7 +47,7 @@ def gather_side_by_side(
     BETA: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums of ``ROWS`` rows, four entries of each at once: ``(ROWS, WIDTH)``."""
-    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    total = tl.zeros((ROWS, WIDTH), value.dtype.element_ty)
     for start in range(0, tl.max(last - first, 0), 4):
         at = first + start
         there_0, there_1, there_2, there_3 = at < last, at + 1 < last, at + 2 < last, at + 3 < last
@@ -54,10 +55,10 @@ def gather_side_by_side(
         u_1, w_1 = entry_of(col, value, beta, at + 1, there_1, BETA)
         u_2, w_2 = entry_of(col, value, beta, at + 2, there_2, BETA)
         u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
-        x_0 = features_of(x, u_0, there_0, columns, inside, stride)
-        x_1 = features_of(x, u_1, there_1, columns, inside, stride)
-        x_2 = features_of(x, u_2, there_2, columns, inside, stride)
-        x_3 = features_of(x, u_3, there_3, columns, inside, stride)
+        x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(total.dtype)
+        x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(total.dtype)
+        x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(total.dtype)
+        x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(total.dtype)
         total += w_0[:, None] * x_0 + w_1[:, None] * x_1
         total += w_2[:, None] * x_2 + w_3[:, None] * x_3
     return total
@@ -90,7 +91,7 @@ def finish(
     mask = there[:, None] & inside[None, :]
     new = alpha * total
     if P:
-        previous = tl.load(p + at, mask=mask, other=0.0).to(tl.float32)
+        previous = tl.load(p + at, mask=mask, other=0.0).to(total.dtype)
         if DELTA:
             previous *= factor(delta, row, there)
         new -= previous
@@ -101,7 +102,7 @@ def finish(
         if B:
             heat += previous * coefficient(b, columns, inside, PER_COLUMN)
         if C:
-            own = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+            own = tl.load(x + at, mask=mask, other=0.0).to(total.dtype)
             if BETA:
                 own *= factor(beta, row, there)
             heat += own * coefficient(c, columns, inside, PER_COLUMN)
@@ -170,7 +171,7 @@ def add_segments(
     row = tl.load(segments + 4 * program + tl.arange(0, 1))
     count = tl.load(segments + 4 * program + 3)
     if count > 0:
-        total = tl.zeros((WIDTH,), tl.float32)
+        total = tl.zeros((WIDTH,), partial.dtype.element_ty)
         for start in range(0, count, AT_ONCE):
             segment = start + tl.arange(0, AT_ONCE)
             where = (program + segment).to(tl.int64)[:, None] * width + columns[None, :]

@@ -86,23 +86,23 @@ def walk(
 ) -> None:
     """One step, into ``y`` and ``out``.
 
-    Features are contiguous ``(n, width)`` in float16, bfloat16 or float32, each in a type of its
-    own; sums are formed in float32.
+    Features are contiguous ``(n, width)``, each in a type of its own; sums and the numbers of nodes
+    and columns have the type of the entries of ``S``, float32 or float64.
 
     Args:
         x: What is gathered.
         rows: The graph.
         alpha: A factor of the sum.
-        beta: ``(n,)`` float32 factors of the rows of ``x``.
+        beta: ``(n,)`` factors of the rows of ``x``.
         p: What is subtracted from the sum.
-        delta: ``(n,)`` float32 factors of the rows of ``p``.
+        delta: ``(n,)`` factors of the rows of ``p``.
         y: Where the sum goes; it may be ``p``, but not ``x``.
         out: Where the combination goes; it may be ``r``, but not ``x``.
-        r: What it is added to, in float32.
-        a: The coefficient of the sum in it: a number, or ``(width,)`` float32.
+        r: What it is added to, in the type of sums.
+        a: The coefficient of the sum in it: a number, rounded to float32, or ``(width,)``.
         b: That of ``p``, in the same form as ``a``.
         c: That of ``x``, in the same form as ``a``.
-        gamma: ``(n,)`` float32 factors of the rows of ``out``.
+        gamma: ``(n,)`` factors of the rows of ``out``.
         tiling: How the work is cut up. (default: :meth:`Tiling.of`)
     """
     n, width = x.shape
@@ -113,7 +113,7 @@ def walk(
     num_segments = 0 if segments is None else segments.size(0)
     partial = None
     if segments is not None:
-        partial = torch.empty(num_segments, width, dtype=torch.float32, device=x.device)
+        partial = torch.empty(num_segments, width, dtype=value.dtype, device=x.device)
     flags = {
         **{"P": p is not None, "Y": y is not None, "R": r is not None, "OUT": out is not None},
         **{"B": b is not None, "C": c is not None, "BETA": beta is not None},

@@ -62,6 +62,35 @@ def test_heat_and_its_derivatives(times, normalization, monkeypatch, served):
     assert served.count("product") == (0 if times == "one" else 1)
 
 
+@pytest.mark.parametrize("time", [0.7, 50.0])
+def test_float64(time, monkeypatch, served):
+    lap = laplacian().to(DEVICE, torch.float64)
+    x = torch.randn(lap.num_nodes, 3, dtype=torch.float64, device=DEVICE, requires_grad=True)
+    found = {}
+    for wanted in (True, False):
+        monkeypatch.setattr(kernels, "serve", lambda x, value, wanted=wanted: wanted)
+        y = diffuse(x, lap, time, method="chebyshev", tol=1e-13)
+        found[wanted] = (y, *torch.autograd.grad(y.square().sum(), x))
+    for mine, theirs in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    assert served == ["heat", "heat"]
+
+
+@pytest.mark.parametrize("time", [100.0, 300.0])
+def test_times_that_ask_for_float64(time, monkeypatch, served):
+    """On a path, where heat takes longest, rounded entries would move it by ``t * eps``."""
+    monkeypatch.setattr(kernels, "serve", lambda x, value: x.dtype.itemsize <= value.dtype.itemsize)
+    forth = torch.stack((torch.arange(29), torch.arange(1, 30)))
+    lap = Laplacian(torch.cat((forth, forth.flip(0)), 1)).to(DEVICE)
+    x = 1 + torch.randn(30, 2, device=DEVICE)
+    y = diffuse(x, lap, time, method="chebyshev", tol=1e-5)
+    values, vectors = lap.to(DEVICE, torch.float64).spectrum()
+    root = lap.degree.double().sqrt().unsqueeze(1)
+    exact = vectors * torch.exp(-time * values) @ (vectors.T @ (root * x))
+    assert float((root * y - exact).norm() / (root * x).norm()) <= 1e-5
+    assert "heat" in served
+
+
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_the_mean_of_the_neighbours(reduce, monkeypatch, served):
     lap = laplacian()
@@ -111,6 +140,7 @@ def test_what_kernels_serve(monkeypatch):
     monkeypatch.setattr(kernels, "wanted", lambda: True)
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         assert kernels.serve(array(dtype), array())
+    assert kernels.serve(array(torch.float64), array(torch.float64))
     for dtype in (torch.float64, torch.int64):
         assert not kernels.serve(array(dtype), array())
     assert not kernels.serve(array(is_cuda=False), array())

@@ -26,9 +26,9 @@ def _short_segments(monkeypatch):
     monkeypatch.setattr("bunn.kernels.LONG", LONG)
 
 
-def laplacian(name: str) -> Laplacian:
+def laplacian(name: str, dtype: torch.dtype = torch.float32) -> Laplacian:
     edge_index, *weight, n = GRAPHS[name]()
-    return Laplacian(edge_index, *weight, num_nodes=n).to(DEVICE, torch.float32)
+    return Laplacian(edge_index, *weight, num_nodes=n).to(DEVICE, dtype)
 
 
 def rows_of(lap: Laplacian) -> Rows:
@@ -55,6 +55,18 @@ def test_a_product(dtype, width):
     walk(x, rows_of(lap), y=y, out=out)
     torch.testing.assert_close(y.double(), dense(lap) @ x.double(), rtol=1e-5, atol=1e-5)
     assert torch.equal(y, out)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_product_in_float64(graph):
+    lap = laplacian(graph, torch.float64)
+    x, p = torch.randn(2, lap.num_nodes, 20, dtype=torch.float64, device=DEVICE).unbind(0)
+    y, out = poisoned(x, x.dtype), poisoned(x, x.dtype)
+    a = torch.randn(20, dtype=torch.float64, device=DEVICE)
+    walk(x, rows_of(lap), p=p, y=y, out=out, a=a)
+    expected = dense(lap) @ x - p
+    torch.testing.assert_close(y, expected, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(out, a * expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("tiling", [(16, 4, 1, 1), (32, 8, 1, 1), (16, 8, 4, 1)], ids=str)

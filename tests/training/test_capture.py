@@ -119,8 +119,8 @@ def test_runs_that_are_left_are_recorded_anew(device, tape):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_times_that_outgrow_their_bound_are_recorded_anew(device, tape):
-    model = {"learn_time": True, "num_bundles": 2, "time": 0.1, "tol": 1e-12}  # at any bound
-    training = {"epochs": 40, "precision": "64"}
+    model = {"learn_time": True, "num_bundles": 2, "time": 0.1, "tol": 1e-15}  # at any bound
+    training = {"epochs": 20, "precision": "64"}
     optimizer = {"lr": 0.0625, "time_lr": 0.25}  # in float32, too
     config = tiny("minesweeper-board", model=model, optimizer=optimizer, training=training)
     recorded, launched = both(config, device=device)
