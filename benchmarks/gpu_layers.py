@@ -7,7 +7,7 @@ head, on random features. Forms of it:
 - ``sparse``: the adjacency as a sparse CSR matrix, where the layer takes one (whose backward pass
   copies from the host, so that it cannot be captured);
 - ``kernel``: the mean of the neighbours by the kernel that a BuNN has for its products;
-- ``compiled``: through ``torch.compile``;
+- ``compiled``: layer by layer through ``torch.compile``, with the ReLU;
 - ``captured``: as one CUDA graph, which ``bunn train`` does unasked.
 
 ``tf32`` lets matrix products round their factors, ``bf16`` is autocast; the same for all. Memory is
@@ -37,17 +37,29 @@ CHANNELS, LAYERS, CLASSES = 512, 5, 10
 PRECISIONS = ("tf32", "bf16")
 
 
-class Stack(nn.Module):
-    """Layers with ReLU between them, and a linear head."""
+class Layer(nn.Module):
+    """A layer and a ReLU."""
 
-    def __init__(self, layer: Callable[[], nn.Module], channels: int, layers: int) -> None:
+    def __init__(self, conv: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.conv = conv
+
+    def forward(self, x: Tensor, graph: Tensor | Laplacian) -> Tensor:
+        out: Tensor = self.conv(x, graph).relu()
+        return out
+
+
+class Stack(nn.Module):
+    """Layers, and a linear head."""
+
+    def __init__(self, conv: Callable[[], nn.Module], channels: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(conv()) for _ in range(layers))
         self.head = nn.Linear(channels, CLASSES)
 
     def forward(self, x: Tensor, graph: Tensor | Laplacian) -> Tensor:
         for layer in self.layers:
-            x = layer(x, graph).relu()
+            x = layer(x, graph)
         out: Tensor = self.head(x)
         return out
 
@@ -145,11 +157,13 @@ class Step:
         elif form.kernel or (form.model == "BuNN" and form.compiled):
             # A graph is read outside of compiled code.
             self.graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
-        model = build(form, channels).to(device)
+        self.model = model = build(form, channels).to(device)
+        if isinstance(model, Stack) and form.compiled:
+            for layer in model.layers:  # which are one to the compiler
+                layer.compile()
         self.optimizer = torch.optim.Adam(
             model.parameters(), fused=True, capturable=device == "cuda"
         )
-        self.model: Callable[..., Tensor] = torch.compile(model) if form.compiled else model
 
     def __call__(self) -> None:
         self.optimizer.zero_grad()
@@ -189,6 +203,7 @@ def warm(job: tuple[str, str, Form]) -> None:
     name, precision, form = job
     edge_index, num_nodes = graphs()[name]
     torch.set_float32_matmul_precision("high")
+    torch.compiler.reset()
     with suppress(torch.OutOfMemoryError):
         Step(form, edge_index, num_nodes, precision)()
     torch.cuda.synchronize()
@@ -197,6 +212,7 @@ def warm(job: tuple[str, str, Form]) -> None:
 
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
     steps, memory = {}, {}
+    torch.compiler.reset()  # code for one size, not for any
     for form in FORMS:
         try:
             step = Step(form, edge_index, num_nodes, precision)
@@ -213,6 +229,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 
 def main() -> None:
     torch.set_float32_matmul_precision("high")
+    torch._dynamo.config.recompile_limit = 64  # all models are one code with other layers
     side_by_side(warm, jobs())
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
