@@ -248,7 +248,7 @@ def main() -> None:
                 }
             )
             print(name, precision, {form: round(ratio, 2) for form, ratio in over.items()})
-    save_measured("gpu_layers", rows, __doc__, channels=CHANNELS, layers=LAYERS)
+            save_measured("gpu_layers", rows, __doc__, channels=CHANNELS, layers=LAYERS)
 
 
 if __name__ == "__main__":
