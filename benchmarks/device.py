@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.results import save
 from bunn.experiments.environment import environment
@@ -78,6 +79,29 @@ def medians(
         for name, step in steps.items():
             samples[name].append(milliseconds(step, calls[name]))
     return {name: statistics.median(values) for name, values in samples.items()}
+
+
+#: Kinds of kernels, by words in their names; the first that fits.
+KINDS = {
+    "sparse products": ("walk_rows", "add_segments"),
+    "maps": ("turn_pairs",),
+    "dense products": ("gemm", "nvjet", "cutlass", "splitk"),
+    "optimiser": ("multi_tensor_apply",),
+}
+
+
+def by_kind(step: Callable[[], object], calls: int = 3) -> dict[str, float]:
+    """Milliseconds of a step by the kinds of its kernels; what is of no kind is the ``"rest"``."""
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(calls):
+            step()
+        torch.cuda.synchronize()
+    taken = dict.fromkeys((*KINDS, "rest"), 0.0)
+    for event in trace.key_averages():
+        name = event.key.lower()
+        fitting = (kind for kind, words in KINDS.items() if any(word in name for word in words))
+        taken[next(fitting, "rest")] += event.self_device_time_total / calls / 1e3
+    return taken
 
 
 def copy_bandwidth(gigabytes: float = 2.0) -> float:

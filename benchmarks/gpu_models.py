@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.device import capture, medians, save_measured, side_by_side
+from benchmarks.device import by_kind, capture, medians, save_measured, side_by_side
 from benchmarks.gpu_layers import PRECISIONS, autocast
 from benchmarks.graphs import heterophilous_graphs
 from bunn import BuNN, Laplacian
@@ -93,6 +93,7 @@ def measure(name: str, precision: str) -> dict[str, Any]:
     taken = {form: step for form, (_, step) in steps.items()}
     return {
         "milliseconds": medians(taken, repeats=9, budget_ms=50.0),
+        "kinds": {form: by_kind(step) for form, step in taken.items() if form != "eager"},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
+from benchmarks.steps import sections
 from bunn import kernels
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -38,7 +39,10 @@ neighbours are cut into pieces, so that a hub does not hold up the rest.
 Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its
 terms are sqrt(t) times as large, so that keeping them in 16 bits loses digits that the other form
 keeps. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
-float32.
+float32. Features in float64, and times so large that float32 does not suffice, are summed in
+float64 by the same kernels.
+
+Rotations and reflections of planes are one pass over the features, their three gradients another.
 
 In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
 the features are each a sum of two float16 numbers, 22 bits together.
@@ -78,15 +82,12 @@ graph in the shared memory of one multiprocessor for all K products, which needs
 has not been tried.
 """
 
-#: Benchmarks that this page does not report yet.
-MISSING = ("gpu_layers", "gpu_models", "gpu_scale", "gpu_times")
-
 
 def page() -> str:
     """The whole page."""
     measured = load("gpu_diffusion") if (FOLDER / "gpu_diffusion.json").is_file() else None
     parts = [INTRODUCTION, _floors(load("floors")), KERNELS, _rounding(load("rounding"))]
-    return "\n".join([*parts, _reuse(load("reuse")), _measured(measured), _missing()])
+    return "\n".join([*parts, _reuse(load("reuse")), _measured(measured), sections()])
 
 
 def _floors(result: dict[str, Any]) -> str:
@@ -178,12 +179,6 @@ def _measured(result: dict[str, Any] | None) -> str:
     header = ["graph", "type", "t", "cuSPARSE", "sparse", "dense", "auto"]
     header += ["sparse, times", "dense, times", "auto, times", "of a copy", "error"]
     return "\n".join((f"## Measured\n\n{about}\n", table(header, rows), LIMITS, _log(result)))
-
-
-def _missing() -> str:
-    names = [name for name in MISSING if not (FOLDER / f"{name}.json").is_file()]
-    listed = ", ".join(f"`{name}`" for name in names)
-    return f"Not run yet: {listed}.\n" if names else ""
 
 
 def _log(now: dict[str, Any]) -> str:

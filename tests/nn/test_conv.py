@@ -13,6 +13,7 @@ from torch import nn
 from torch_geometric.nn import GCN
 from torch_geometric.utils import coalesce
 
+import bunn.nn.conv
 import bunn.sharing
 from bunn import BuNNConv, FlatBundle, Laplacian, diffuse, heat_kernel, num_map_params
 from bunn.bundle import MAPS
@@ -372,6 +373,28 @@ def test_compiles_into_one_graph(maps, learn_time):
     conv(x, lap).square().sum().backward()
     for a, b in zip(found, conv.parameters(), strict=True):
         torch.testing.assert_close(a, b.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("update", ["before", "after", "mlp-concat"])
+def test_autocast_reaches_the_heat(update, monkeypatch):
+    """Half of the bits are half of the traffic; whatever the layer is given, and to tolerance."""
+    heated = []
+
+    def solve(x, *args):
+        heated.append(x.dtype)
+        return real(x, *args)
+
+    real = bunn.nn.conv.solve
+    monkeypatch.setattr(bunn.nn.conv, "solve", solve)
+    conv = BuNNConv(8, 8, num_bundles=2, update=update)
+    x = torch.randn(NODES, 8)
+    exact = conv(x, GRID)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = conv(x, GRID)
+        in_double = conv.double()(x.double(), GRID)
+    assert heated == [torch.float32, torch.bfloat16, torch.float64]
+    torch.testing.assert_close(half.float(), exact, rtol=0, atol=0.05)
+    assert in_double.dtype == torch.float64
 
 
 def test_autocast():
