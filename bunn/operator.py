@@ -8,10 +8,11 @@ Everything iterative in this package is made of products with the symmetric norm
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,20 @@ class SymmetricOperator(NamedTuple):
     def adjoint(self) -> SymmetricOperator:
         """The same the other way round."""
         return self._replace(before=self.after, after=self.before)
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def often_called(forward: Callable[_P, _R]) -> Callable[_P, _R]:
+    """For the ``forward`` of an autograd function that has a ``setup_context``.
+
+    Torch asks for its signature at every call. To find it out takes longer than to launch a dozen
+    kernels; one that is written down is taken as it is.
+    """
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    return forward
 
 
 def exact_arithmetic(x: Tensor) -> torch.autocast:
@@ -149,6 +164,7 @@ class _RandomWalk(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @often_called
     def forward(
         x: Tensor,
         crow: Tensor,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
+from bunn.operator import often_called
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -65,6 +66,7 @@ class _PlaneMap(torch.autograd.Function):
         return y.unflatten(0, (size, nodes)), 0
 
     @staticmethod
+    @often_called
     def forward(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
         if kernels.serve_maps(x, cos):
             return kernels.turn(x, cos, sin, turned)

@@ -36,6 +36,7 @@ from bunn.operator import (
     exact_arithmetic,
     fold_columns,
     from_operator_frame,
+    often_called,
     random_walk,
     to_operator_frame,
     unfold_columns,
@@ -175,6 +176,7 @@ class _Heat(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @often_called
     def forward(
         x: Tensor,
         times: Tensor | None,
