@@ -231,11 +231,16 @@ def _table(
     for model in order:
         presets = sorted(preset for name, preset in found if name == model)
         presets.sort(key=lambda preset: preset != PLAIN_PRESET)
-        for preset in presets or [PLAIN_PRESET]:
+        first, *more = presets or [PLAIN_PRESET]
+        for preset in (first, *more):
+            measured = found.get((model, preset), {})
+            # What nobody ran is said once for a model, in its first row.
             cells = tuple(
                 Cell(
-                    found.get((model, preset), {}).get(column),
-                    published(experiment, column.dataset, model, column.metric),
+                    measured.get(column),
+                    published(experiment, column.dataset, model, column.metric)
+                    if preset == first or column in measured
+                    else None,
                     layout,
                 )
                 for column in columns

@@ -163,6 +163,17 @@ def test_columns_without_results_are_not_confused():
     assert table.heads[:2] == ["r = 2", "r = 3"]
 
 
+def test_what_nobody_ran_is_said_once_for_a_model():
+    results = [sample(dataset="barbell"), sample(dataset="barbell", preset="quick")]
+    text = markdown(results, ["synthetic"])
+    _, here, missing, _ = row(text, "BuNN")
+    assert "paper" in here
+    assert missing.startswith("not run here (paper")
+    _, here, missing, _ = row(text, "BuNN, quick")
+    assert "paper" in here
+    assert missing == "–"
+
+
 def test_presets_have_rows_of_their_own_and_the_papers_first():
     results = [sample(preset=preset) for preset in ("quick", "released", "paper")]
     text = markdown(results)
