@@ -1,9 +1,9 @@
 r"""Flat vector bundles: an orthogonal map :math:`O_v` per node, and what it does to features.
 
 A map is a class or function that takes parameters ``(n, b, k)`` and the dimension ``d`` and returns
-an object with ``sync`` and ``desync`` on ``(n, b, d, p)``. To add one, write its file and name it
-in :data:`MAPS`: :class:`FlatBundle` then offers it and the contract suite in ``tests/contracts``
-tests it.
+an :class:`OrthogonalMap`, with ``sync`` and ``desync`` on ``(n, b, d, p)``. To add one, write its
+file and name it in :data:`MAPS`: :class:`FlatBundle` then offers it and the contract suite in
+``tests/contracts`` tests it.
 """
 
 from __future__ import annotations
