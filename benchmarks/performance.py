@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
-from benchmarks.steps import sections
+from benchmarks.steps import how, sections
 from bunn import kernels
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -155,7 +155,6 @@ def _reuse(result: dict[str, Any]) -> str:
 def _measured(result: dict[str, Any] | None) -> str:
     if result is None:
         return "## Measured\n\nNot run here yet.\n"
-    gpu = result["gpu"]
     rows = [
         [
             row["graph"],
@@ -169,8 +168,7 @@ def _measured(result: dict[str, Any] | None) -> str:
         for row in result["rows"]
     ]
     about = (
-        f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
-        f"{gpu['git_commit'][:7]}; a copy moves {result['copy_bytes_per_second'] / 1e12:.2f} TB/s. "
+        f"{how(result)}; a copy moves {result['copy_bytes_per_second'] / 1e12:.2f} TB/s. "
         "Milliseconds, medians of CUDA graphs that are replayed in turn; how many times as fast as "
         "cuSPARSE driving the same recurrence in the same type; what the sparse kernel moves at "
         "least, by what a copy moves in that time; the error of *auto*, relative to the features. "

@@ -16,8 +16,8 @@ FORMS = (
 RIVALS = ("SAGE", "GAT", "GT")
 #: Milliseconds of a step before there were kernels, on the same card with bf16 autocast.
 BEFORE = {"minesweeper": 58.0, "tolokers": 86.0}
-#: Operations per second of dense products in bfloat16 and in TF32 on an H200, as they are reached.
-PEAK = {"bf16": 560e12, "tf32": 280e12}
+#: Operations in the time of one in bfloat16.
+SLOWER = {"bf16": 1, "tf32": 2}
 
 LAYERS_LOG = """\
 Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphSAGE that people
@@ -62,22 +62,20 @@ def sections() -> str:
         "gpu_scale": _scale,
         "gpu_times": _times,
     }
-    found = [part(load(name)) for name, part in parts.items() if _there(name)]
-    missing = [name for name in parts if not _there(name)]
+    there = [name for name in parts if (FOLDER / f"{name}.json").is_file()]
+    found = [parts[name](load(name)) for name in there]
+    missing = [name for name in parts if name not in there]
     if missing:
         found.append(f"Not run yet: {', '.join(f'`{name}`' for name in missing)}.\n")
     return "\n".join(found)
 
 
-def _there(name: str) -> bool:
-    return (FOLDER / f"{name}.json").is_file()
-
-
-def _about(result: dict[str, Any]) -> str:
+def how(result: dict[str, Any]) -> str:
+    """By which command, where and when something was measured."""
     gpu = result["gpu"]
     return (
         f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
-        f"{gpu['git_commit'][:7]}."
+        f"{gpu['git_commit'][:7]}"
     )
 
 
@@ -98,7 +96,7 @@ def _layers(result: dict[str, Any]) -> str:
         )
         memory[-1].append(f"{peak['BuNN, eager'] / peak['SAGE, eager']:.2f}")
     return (
-        f"## A stack of layers\n\n{_about(result)} Five layers, 512 wide, one bundle of planes, an "
+        f"## A stack of layers\n\n{how(result)}. Five layers, 512 wide, one bundle of planes, an "
         "MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is one CUDA "
         "graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, *kernel* "
         "our mean of neighbours in PyG's layer.\n\n"
@@ -121,13 +119,14 @@ def _is_pyg(form: str, model: str) -> bool:
 
 def _models(result: dict[str, Any]) -> str:
     nodes = {row["graph"]: row["nodes"] for row in load("gpu_layers")["rows"]}
-    rows = []
+    rate, rows = load("floors")["rates"]["tensor"], []
     for row in result["rows"]:
         taken, graph = row["milliseconds"], row["graph"]
         operations = 6.0 * row["parameters"] * nodes[graph]
         before = BEFORE[graph] if row["precision"] == "bf16" else None
         rows.append([graph, row["precision"], f"{row['parameters'] / 1e6:.0f}"])
-        rows[-1] += [f"{operations / 1e12:.1f}", f"{1e3 * operations / PEAK[row['precision']]:.1f}"]
+        floor = 1e3 * operations * SLOWER[row["precision"]] / rate
+        rows[-1] += [f"{operations / 1e12:.1f}", f"{floor:.1f}"]
         rows[-1] += [f"{taken[form]:.1f}" for form in ("eager", "captured", "compiled")]
         rows[-1] += [f"{before / min(taken.values()):.1f}" if before else ""]
     kinds = [
@@ -143,7 +142,7 @@ def _models(result: dict[str, Any]) -> str:
     ]
     apart = f"Where the time goes, by the kinds of kernels:\n\n{table(header, kinds)}\n"
     return (
-        f"## The full models\n\n{_about(result)} The models of the heterophilous benchmark as the "
+        f"## The full models\n\n{how(result)}. The models of the heterophilous benchmark as the "
         "authors ran them, 512 wide: on minesweeper 8 layers, each with a phi of 8 SAGE layers; on "
         "tolokers 6 with 7. Millions of parameters, TFLOP of the dense products, the milliseconds "
         "that they take at full speed; a step as it is written, captured, and captured with "
@@ -171,7 +170,7 @@ def _scale(result: dict[str, Any]) -> str:
         rows.append([row["graph"], f"{row['nodes']:,}", f"{entries:,}", f"{taken:.0f}"])
         rows[-1] += [f"{1e6 * taken / entries:.1f}", f"{peak / 1e9:.1f}", f"{peak / entries:.0f}"]
     return (
-        f"## Large graphs\n\n{_about(result)} A full-batch training step of a BuNN of two layers, "
+        f"## Large graphs\n\n{how(result)}. A full-batch training step of a BuNN of two layers, "
         "64 wide, t = 1, eager, TF32.\n\n"
         + table(["graph", "nodes", "entries", "ms", "ns per entry", "GB", "bytes per entry"], rows)
         + f"\n{SCALE_LOG}"
@@ -186,7 +185,7 @@ def _times(result: dict[str, Any]) -> str:
         for label, taken in row["milliseconds"].items()
     ]
     return (
-        f"## Large times\n\n{_about(result)} Heat alone at tol {result['tol']:g}, "
+        f"## Large times\n\n{how(result)}. Heat alone at tol {result['tol']:g}, "
         f"{result['channels']} channels, in milliseconds by the time t; and the slope from t = 100 "
         "on in doubly logarithmic scale, which is one half where the cost grows like the root.\n\n"
         + table(["graph", "", *(f"t = {float(t):g}" for t in times), "slope"], rows)
