@@ -247,10 +247,13 @@ class Laplacian:
             x: ``(n, c)`` node features.
             reduce: ``"mean"``, which is ``D^-1 A x``, or ``"sum"``, which is ``A x``.
         """
+        return random_walk(x, self.matching(x).aggregation(reduce))
+
+    def aggregation(self, reduce: Literal["mean", "sum"]) -> SymmetricOperator:
+        """The operator behind :meth:`aggregate`."""
         if reduce not in self._aggregation:
             raise ValueError(f"reduce={reduce!r}; use 'mean' or 'sum'")
-        lap = self.matching(x)
-        return random_walk(x, lap._aggregation[reduce])
+        return self._aggregation[reduce]
 
     def dense(self) -> Tensor:
         """``L`` as a dense ``(n, n)`` matrix."""

@@ -24,6 +24,8 @@ NARROW_DEGREE = 40
 
 #: Entries of the longest row that is summed in one piece.
 LONG = 256
+#: Columns of the widest features that chains of operations take in one pass.
+WIDEST = 4096
 
 
 class Rows(NamedTuple):
@@ -40,6 +42,29 @@ class Rows(NamedTuple):
     col: Tensor
     value: Tensor
     segments: Tensor | None
+
+
+class Dropout(NamedTuple):
+    """What is dropped.
+
+    Args:
+        rate: The share of entries.
+        seeds: Integers on the device.
+        place: Which of them is the seed.
+    """
+
+    rate: float
+    seeds: Tensor | None
+    place: int = 0
+
+
+class Normed(NamedTuple):
+    """The sum of a stream and a branch, that normalised, and means and scales of its rows."""
+
+    stream: Tensor
+    normed: Tensor
+    mean: Tensor
+    scale: Tensor
 
 
 _WANTED = (
@@ -118,14 +143,68 @@ def turn_back(
     return turn_planes_back(grad, x, cos, sin, turned)
 
 
+def serve_chains(x: Tensor) -> bool:
+    """Whether there are kernels for chains of operations on features ``x``."""
+    fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
+    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return fits and wanted() and not watched
+
+
+def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
+    """:func:`bunn.kernels.chains.activate_rows`."""
+    from bunn.kernels.chains import activate_rows  # noqa: PLC0415
+
+    return activate_rows(x, bias, dropout, act)
+
+
+def activate_back(
+    grad: Tensor, x: Tensor, bias: Tensor | None, dropout: Dropout, act: str
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`bunn.kernels.chains.activate_rows_back`."""
+    from bunn.kernels.chains import activate_rows_back  # noqa: PLC0415
+
+    return activate_rows_back(grad, x, bias, dropout, act)
+
+
+def add_and_norm(
+    x: Tensor,
+    branch: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor,
+    shift: Tensor,
+    eps: float,
+    dropout: Dropout,
+    normed: Tensor,
+) -> Normed:
+    """:func:`bunn.kernels.chains.add_and_norm_rows`."""
+    from bunn.kernels.chains import add_and_norm_rows  # noqa: PLC0415
+
+    return add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
+
+
+def add_and_norm_back(
+    grad_stream: Tensor | None,
+    grad_normed: Tensor,
+    more: Tensor | None,
+    found: Normed,
+    weight: Tensor,
+    dropout: Dropout,
+    branch: torch.dtype | None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """:func:`bunn.kernels.chains.add_and_norm_rows_back`."""
+    from bunn.kernels.chains import add_and_norm_rows_back  # noqa: PLC0415
+
+    return add_and_norm_rows_back(grad_stream, grad_normed, more, found, weight, dropout, branch)
+
+
 def product(
     x: Tensor, out: Tensor, rows: Rows, before: Tensor | None, after: Tensor | None
 ) -> None:
     """``after * S (before * x)``, into ``out``.
 
     Args:
-        x: ``(n, c)`` contiguous features.
-        out: ``(n, c)`` where the result goes.
+        x: ``(n, c)`` features, contiguous but for their rows, which may lie apart.
+        out: ``(n, c)`` where the result goes, likewise.
         rows: The graph.
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.

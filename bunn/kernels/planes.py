@@ -13,10 +13,11 @@ import torch
 import triton
 from torch import Tensor
 
+from bunn.kernels.launching import launch
 from bunn.kernels.steps import turn_pairs, turn_pairs_back
 
-#: Vectors of a program, and of the widest row of them.
-TILE, WIDEST = 1024, 256
+#: Vectors of a program, of the widest row of them, and warps of a program.
+TILE, WIDEST, WARPS = 1024, 256, 4
 
 
 def turn_planes(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
@@ -26,8 +27,11 @@ def turn_planes(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     rows, width = _tile(size)
     maps = cos.numel()
     if x.numel() > 0:
-        turn_pairs[(triton.cdiv(maps, rows), triton.cdiv(size, width))](
-            *(x, out, cos.contiguous(), sin.contiguous(), maps, bundles, turned, size),
+        launch(
+            turn_pairs,
+            (triton.cdiv(maps, rows), triton.cdiv(size, width)),
+            (x, out, cos.contiguous(), sin.contiguous(), maps, bundles, turned, size),
+            WARPS,
             ROWS=rows,
             WIDTH=width,
         )
@@ -45,9 +49,14 @@ def turn_planes_back(
     rows, width = _tile(size)
     maps = cos.numel()
     if maps > 0:
-        turn_pairs_back[(triton.cdiv(maps, rows),)](
-            *(grad, x, grad_x, cos.contiguous(), sin.contiguous(), grad_cos, grad_sin),
-            *(maps, bundles, turned, size),
+        launch(
+            turn_pairs_back,
+            (triton.cdiv(maps, rows),),
+            (
+                *(grad, x, grad_x, cos.contiguous(), sin.contiguous(), grad_cos, grad_sin),
+                *(maps, bundles, turned, size),
+            ),
+            WARPS,
             ROWS=rows,
             WIDTH=width,
         )

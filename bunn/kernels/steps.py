@@ -81,13 +81,14 @@ def factor(number, row, there):
 
 @triton.jit
 def finish(
-    total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside, stride,
+    total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside, width,
+    x_stride, out_stride,
     P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
     C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
     PER_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """From the sums of some rows to what is written of them."""
-    at = row.to(tl.int64)[:, None] * stride + columns[None, :]
+    at = row.to(tl.int64)[:, None] * width + columns[None, :]
     mask = there[:, None] & inside[None, :]
     new = alpha * total
     if P:
@@ -102,7 +103,8 @@ def finish(
         if B:
             heat += previous * coefficient(b, columns, inside, PER_COLUMN)
         if C:
-            own = tl.load(x + at, mask=mask, other=0.0).to(total.dtype)
+            place = row.to(tl.int64)[:, None] * x_stride + columns[None, :]
+            own = tl.load(x + place, mask=mask, other=0.0).to(total.dtype)
             if BETA:
                 own *= factor(beta, row, there)
             heat += own * coefficient(c, columns, inside, PER_COLUMN)
@@ -110,13 +112,14 @@ def finish(
             heat += tl.load(r + at, mask=mask, other=0.0)
         if GAMMA:
             heat *= factor(gamma, row, there)
-        tl.store(out + at, heat.to(out.dtype.element_ty), mask=mask)
+        place = row.to(tl.int64)[:, None] * out_stride + columns[None, :]
+        tl.store(out + place, heat.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def walk_rows(
     x, p, y, r, out, partial, crow, col, value, segments, a, b, c, beta, gamma, delta, alpha,
-    num_rows, num_segments, width,
+    num_rows, num_segments, width, x_stride, out_stride,
     LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr,
     OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
     DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
@@ -131,7 +134,7 @@ def walk_rows(
             begin = tl.load(segments + 4 * program + 1)
             end = tl.load(segments + 4 * program + 2)
             piece = gather_one(
-                x, col, value, beta, begin, end, columns, inside, width, BETA, AT_ONCE, WIDTH
+                x, col, value, beta, begin, end, columns, inside, x_stride, BETA, AT_ONCE, WIDTH
             )
             where = program.to(tl.int64) * width + columns
             tl.store(partial + where[None, :], piece, mask=inside[None, :])
@@ -144,22 +147,23 @@ def walk_rows(
         last = tl.where(there, last, first)
     if ROWS == 1:
         total = gather_one(
-            x, col, value, beta, tl.sum(first, 0), tl.sum(last, 0), columns, inside, width,
+            x, col, value, beta, tl.sum(first, 0), tl.sum(last, 0), columns, inside, x_stride,
             BETA, AT_ONCE, WIDTH,
         )  # fmt: skip
     else:
         total = gather_side_by_side(
-            x, col, value, beta, first, last, columns, inside, width, BETA, WIDTH, ROWS
+            x, col, value, beta, first, last, columns, inside, x_stride, BETA, WIDTH, ROWS
         )
     finish(
         total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,
-        width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
+        width, x_stride, out_stride, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
     )  # fmt: skip
 
 
 @triton.jit
 def add_segments(
-    x, p, y, r, out, partial, segments, a, b, c, beta, gamma, delta, alpha, width,
+    x, p, y, r, out, partial, segments, a, b, c, beta, gamma, delta, alpha, width, x_stride,
+    out_stride,
     P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
     C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
     PER_COLUMN: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
@@ -179,7 +183,8 @@ def add_segments(
             total += tl.sum(tl.load(partial + where, mask=mask, other=0.0), axis=0)
         finish(
             total[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha,
-            columns, inside, width, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
+            columns, inside, width, x_stride, out_stride, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA,
+            PER_COLUMN,
         )  # fmt: skip
 
 

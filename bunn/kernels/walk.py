@@ -28,6 +28,7 @@ from torch import Tensor
 
 from bunn import kernels
 from bunn.kernels import Rows
+from bunn.kernels.launching import launch
 from bunn.kernels.steps import add_segments, walk_rows
 
 #: Entries of a short row.
@@ -86,7 +87,8 @@ def walk(
 ) -> None:
     """One step, into ``y`` and ``out``.
 
-    Features are contiguous ``(n, width)``, each in a type of its own; sums and the numbers of nodes
+    Features are contiguous ``(n, width)``, but for ``x`` and ``out``, whose rows may lie apart, as
+    in columns of a wider matrix; each has a type of its own. Sums and the numbers of nodes
     and columns have the type of the entries of ``S``, float32 or float64.
 
     Args:
@@ -119,21 +121,20 @@ def walk(
         **{"B": b is not None, "C": c is not None, "BETA": beta is not None},
         **{"GAMMA": gamma is not None, "DELTA": delta is not None},
         "PER_COLUMN": isinstance(a, Tensor),
-        "AT_ONCE": tiling.at_once,
-        "WIDTH": tiling.width,
-        "num_warps": tiling.warps,
     }
+    tile = {"AT_ONCE": tiling.at_once, "WIDTH": tiling.width}
     tiles = triton.cdiv(width, tiling.width)
     numbers = (a, b, c, beta, gamma, delta, alpha)
-    walk_rows[(num_segments + triton.cdiv(n, tiling.rows), tiles)](
-        *(x, p, y, r, out, partial, crow, col, value, segments, *numbers),
-        *(n, num_segments, width),
-        LONG=kernels.LONG,
-        CUT=segments is not None,
-        ROWS=tiling.rows,
-        **flags,
+    strides = (x.stride(0), width if out is None else out.stride(0))
+    arguments = (x, p, y, r, out, partial, crow, col, value, segments, *numbers)
+    launch(
+        walk_rows,
+        (num_segments + triton.cdiv(n, tiling.rows), tiles),
+        (*arguments, n, num_segments, width, *strides),
+        tiling.warps,
+        **{"LONG": kernels.LONG, "CUT": segments is not None, **flags},
+        **{"ROWS": tiling.rows, **tile},
     )
     if segments is not None:
-        add_segments[(num_segments, tiles)](
-            x, p, y, r, out, partial, segments, *numbers, width, **flags
-        )
+        rest = (x, p, y, r, out, partial, segments, *numbers, width, *strides)
+        launch(add_segments, (num_segments, tiles), rest, tiling.warps, **flags, **tile)

@@ -6,17 +6,21 @@ Any module called as ``phi(x, edge_index)`` will do; these are the paper's. They
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn import kernels
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
-from bunn.nn.precision import as_factor
+from bunn.nn.chains import Noise, act_name, activate, add_and_norm
+from bunn.nn.precision import as_factor, factor_dtype
 from bunn.sharing import laplacian_of
 
 PhiFactory = Callable[[int, int], nn.Module]
@@ -155,10 +159,28 @@ class SAGEPhi(PhiNetwork):
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
         lap = _any_laplacian(edge_index, x)
         x = self.lin_in(x)
+        if kernels.serve_chains(x) and act_name(self.act) is not None:
+            return self._in_few_passes(x, lap)
         for norm, update in zip(self.norms, self.updates, strict=True):
             z = as_factor(norm(x))
             x = x + update(torch.cat((z, lap.aggregate(z, "mean")), dim=-1))
         params: Tensor = self.lin_out(x)
+        return params
+
+    def _in_few_passes(self, x: Tensor, lap: Laplacian) -> Tensor:
+        """The same, everything between two products in one pass over the features."""
+        noise, act = Noise(2 * len(self.updates) + 1, x), act_name(self.act) or "none"
+        dtype = factor_dtype(x)
+        first, *rest = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
+        mean = lap.matching(x).aggregation("mean")
+        x, z = add_and_norm(x, None, None, first, noise.dropout(nn.Identity()), dtype, mean)
+        for update, norm in zip(self.updates, rest, strict=True):
+            enter, drop, _, leave, _ = cast(Sequence[Any], update)
+            h = activate(linear(z, enter.weight), enter.bias, noise.dropout(drop), act)
+            h = linear(h, leave.weight)
+            gathers = None if norm is rest[-1] else mean
+            x, z = add_and_norm(x, h, leave.bias, norm, noise.dropout(drop), dtype, gathers)
+        params: Tensor = self.lin_out[1](z)
         return params
 
 

@@ -12,7 +12,13 @@ def as_factor(x: Tensor) -> Tensor:
     Autocast knows dense products alone. Heat and means of neighbours are products, too, and half of
     the bits are half of the traffic.
     """
+    dtype = factor_dtype(x)
+    return x if dtype == x.dtype else x.to(dtype)
+
+
+def factor_dtype(x: Tensor) -> torch.dtype:
+    """The type of :func:`as_factor`."""
     device = x.device.type
     if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
-        return x.to(torch.get_autocast_dtype(device))
-    return x
+        return torch.get_autocast_dtype(device)
+    return x.dtype

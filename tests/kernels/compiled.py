@@ -14,7 +14,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
     **dict.fromkeys(("r", "partial", "value", "beta", "gamma", "delta"), "*fp32"),
     **dict.fromkeys(("crow", "col", "segments"), "*i32"),
-    **dict.fromkeys(("num_rows", "num_segments", "width"), "i32"),
+    **dict.fromkeys(("num_rows", "num_segments", "width", "x_stride", "out_stride"), "i32"),
     **dict.fromkeys(("a", "b", "c", "alpha"), "fp32"),
 }
 #: The flags without which an argument is not there.
@@ -32,7 +32,8 @@ def ptx(kernel, on: str, dtype: str, **constants: int) -> str:
     types = TYPES | dict.fromkeys(("x", "p", "y", "out"), f"*{dtype}")
     if "PER_COLUMN" in flags:
         types |= dict.fromkeys("abc", "*fp32")
-    aligned = [name for name in names if name == "width" or types.get(name, "").startswith("*")]
+    sizes = ("width", "x_stride", "out_stride")
+    aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
         kernel,
         {name: "constexpr" if name in fixed else types[name] for name in names},

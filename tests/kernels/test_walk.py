@@ -58,6 +58,19 @@ def test_a_product(dtype, width):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
+def test_rows_that_lie_apart(graph):
+    lap = laplacian(graph)
+    both, out = torch.randn(2, lap.num_nodes, 40, device=DEVICE).unbind(0)
+    untouched = out[:, :20].clone()
+    beta = torch.rand(lap.num_nodes, 1, device=DEVICE)
+    walk(both[:, 20:], rows_of(lap), out=out[:, 20:], beta=beta, c=0.5)
+    x = (beta * both[:, 20:]).double()
+    expected = dense(lap) @ x + 0.5 * x
+    torch.testing.assert_close(out[:, 20:].double(), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(out[:, :20], untouched)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_a_product_in_float64(graph):
     lap = laplacian(graph, torch.float64)
     x, p = torch.randn(2, lap.num_nodes, 20, dtype=torch.float64, device=DEVICE).unbind(0)

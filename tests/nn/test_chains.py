@@ -1,0 +1,128 @@
+"""A phi in few passes is the same phi."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bunn import kernels
+from bunn.nn import SAGEPhi
+from bunn.nn.chains import Noise, act_name, activate, add_and_norm
+from tests.graphs import ZOO
+
+pytest.importorskip("triton", reason="needs Triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EDGES, NODES = ZOO["bipartite"]()
+EDGES = EDGES.to(DEVICE)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Switches chains on, on a CPU, too, and counts them."""
+    calls: list[str] = []
+    for name in ("activate", "add_and_norm", "activate_back", "add_and_norm_back"):
+        real = getattr(kernels, name)
+        spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
+        monkeypatch.setattr(kernels, name, spy)
+    monkeypatch.setattr(kernels, "serve_chains", lambda x: x.dtype != torch.float64)
+    return calls
+
+
+def phi_of(**options) -> SAGEPhi:
+    return SAGEPhi(5, 4, hidden_channels=8, num_layers=3, **options).to(DEVICE)
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+def test_the_same_numbers(act, served):
+    phi, x = phi_of(act=act), torch.randn(NODES, 5, device=DEVICE, requires_grad=True)
+    wide, wide_x = copy.deepcopy(phi).double(), x.detach().double().requires_grad_()
+    found, exact = phi(x, EDGES), wide(wide_x, EDGES)
+    assert served == ["add_and_norm", *3 * ["activate", "add_and_norm"]]
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
+    found.square().sum().backward()
+    exact.square().sum().backward()
+    assert len(served) == 14
+    torch.testing.assert_close(x.grad.double(), wide_x.grad, rtol=1e-3, atol=1e-4)
+    for mine, theirs in zip(phi.parameters(), wide.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    wide = copy.deepcopy(phi).double()
+
+    def twice(phi, x):
+        x = x.clone().requires_grad_()
+        parameters = list(phi.parameters())
+        first = torch.autograd.grad(
+            phi(x, EDGES).square().sum(), [x, *parameters], create_graph=True
+        )
+        return torch.autograd.grad(sum(g.square().sum() for g in first), [x, *parameters])
+
+    for mine, theirs in zip(twice(phi, x), twice(wide, x.double()), strict=True):
+        scale = float(theirs.abs().max())
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-3, atol=1e-4 * scale)
+
+
+def test_dropout(served):
+    phi, x = phi_of(dropout=0.5), torch.randn(NODES, 5, device=DEVICE)
+    first, second = phi(x, EDGES), phi(x, EDGES)
+    assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    again = phi(x, EDGES)
+    torch.manual_seed(1)
+    assert torch.equal(again, phi(x, EDGES))
+    phi.eval()
+    assert torch.equal(phi(x, EDGES), phi(x, EDGES))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_gradients_know_what_was_dropped(rate, served):
+    """A derivative by differences, with the same seeds."""
+    norm, drop = nn.LayerNorm(6).to(DEVICE), nn.Dropout(rate)
+    nn.init.normal_(norm.weight)
+    leaves = [torch.randn(4, 6, device=DEVICE), torch.randn(4, 6, device=DEVICE)]
+    leaves += [torch.randn(6, device=DEVICE), torch.randn(6, device=DEVICE)]
+    ways = [torch.randn_like(leaf) for leaf in leaves]
+    weight = torch.randn(2, 4, 6, device=DEVICE)
+
+    def value(step: float, with_grad: bool = False):
+        moved = [leaf + step * way for leaf, way in zip(leaves, ways, strict=True)]
+        moved = [leaf.requires_grad_(with_grad) for leaf in moved]
+        torch.manual_seed(3)
+        noise = Noise(2, moved[0])
+        h = activate(moved[1], moved[2], noise.dropout(drop), "gelu")
+        pair = add_and_norm(moved[0], h, moved[3], norm, noise.dropout(drop), torch.float32)
+        return sum((w * part).sum() for w, part in zip(weight, pair, strict=True)), moved
+
+    loss, moved = value(0.0, with_grad=True)
+    grads = torch.autograd.grad(loss, moved)
+    slope = sum((grad * way).sum() for grad, way in zip(grads, ways, strict=True))
+    step = 1e-2
+    with torch.no_grad():
+        differences = (value(step)[0] - value(-step)[0]) / (2 * step)
+    torch.testing.assert_close(slope, differences, rtol=1e-2, atol=1e-2)
+
+
+def test_what_is_not_normalised_further_has_a_gradient(served):
+    norm, x = nn.LayerNorm(4).to(DEVICE), torch.randn(3, 4, device=DEVICE, requires_grad=True)
+    h = torch.randn(3, 4, device=DEVICE, requires_grad=True)
+    none = Noise(1, x).dropout(nn.Identity())
+    stream, _ = add_and_norm(x, h, torch.zeros(4, device=DEVICE), norm, none, torch.float32)
+    stream.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    assert torch.equal(h.grad, torch.ones_like(x))
+
+
+def test_activations_that_kernels_know():
+    assert act_name(nn.GELU()) == "gelu"
+    assert act_name(nn.GELU(approximate="tanh")) is None
+    assert act_name(nn.ELU()) is None
+
+
+def test_an_activation_that_kernels_do_not_know(served):
+    phi, x = phi_of(act="elu"), torch.randn(NODES, 5, device=DEVICE)
+    phi(x, EDGES)
+    assert served == []
