@@ -17,10 +17,12 @@ from torch import Tensor
 
 from bunn.kernels import Dropout, Normed
 from bunn.kernels.launching import launch
-from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back
+from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back, add_up
 
 #: Entries of a tile, programs of a backward pass, and warps of a program.
 TILE, PROGRAMS, WARPS = 2048, 528, 4
+#: Rows and columns that are added up at a time.
+SUM_AT_ONCE, SUM_WIDTH = 64, 16
 
 
 def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
@@ -59,7 +61,7 @@ def activate_rows_back(
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
             **{"ROWS": rows, "WIDTH": width},
         )
-    return grad_x, None if sums is None else sums.sum(0)
+    return grad_x, None if sums is None else _add_up(sums[None])[0]
 
 
 def add_and_norm_rows(
@@ -137,7 +139,18 @@ def add_and_norm_rows_back(
             **{"BRANCH": branch is not None, "DROP": dropout.rate > 0},
             **{"ROWS": rows, "WIDTH": width},
         )
-    return grad_x, grad_branch, sums.sum(1)
+    return grad_x, grad_branch, _add_up(sums)
+
+
+def _add_up(parts: Tensor) -> Tensor:
+    """``parts.sum(1)``, which takes torch several times as long."""
+    count, num_parts, width = parts.shape
+    out = parts.new_empty(count, width)
+    if out.numel() > 0:
+        grid = (triton.cdiv(width, SUM_WIDTH), count)
+        tile = {"AT_ONCE": SUM_AT_ONCE, "WIDTH": SUM_WIDTH}
+        launch(add_up, grid, (parts, out, num_parts, width), WARPS, **tile)
+    return out
 
 
 def _tile(width: int) -> tuple[int, int]:

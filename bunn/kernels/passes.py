@@ -7,9 +7,6 @@ compiled; an argument whose flag is off is not there.
 import triton
 import triton.language as tl
 
-#: Rounds of the random generator, Philox: seven already pass the tests that ten do.
-ROUNDS = tl.constexpr(7)
-
 
 @triton.jit
 def read(x, at, mask):
@@ -31,18 +28,41 @@ def per_column(values, columns, inside):
 def kept(seed, row, drop, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Zero for what is dropped, for the rest the factor that keeps the mean: ``(ROWS, WIDTH)``.
 
-    The generator has four numbers to a call, for columns that lie side by side.
+    A hash of seed, row and column decides: a pass is bound by the instructions that it takes, of
+    which a generator like Philox would be most.
     """
-    offset = row[:, None] * (WIDTH // 4) + tl.arange(0, WIDTH // 4)[None, :]
-    r_0, r_1, r_2, r_3 = tl.rand4x(seed, offset, n_rounds=ROUNDS)
-    four = tl.join(tl.join(r_0, r_1), tl.join(r_2, r_3))
-    return tl.where(tl.reshape(four, (ROWS, WIDTH)) >= drop, 1 / (1 - drop), 0.0)
+    line = scrambled(row.to(tl.uint32) ^ scrambled(seed.to(tl.uint32)))
+    place = tl.arange(0, WIDTH).to(tl.uint32) * 0x9E3779B9
+    limit = tl.full((1, 1), drop * 4294967296.0, tl.float32).to(tl.uint32)
+    return tl.where(scrambled(line[:, None] ^ place[None, :]) >= limit, 1 / (1 - drop), 0.0)
+
+
+@triton.jit
+def scrambled(bits):
+    """A hash of 32 bits: each bit of the result depends on all. Constants: C. Wellons, 2018."""
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    return bits ^ (bits >> 16)
+
+
+@triton.jit
+def normal(x):
+    """The distribution function of the normal law, to 1e-7, and ``exp(-x^2 / 2)``.
+
+    Abramowitz and Stegun, 7.1.26.
+    """
+    bell = tl.exp(-0.5 * x * x)
+    s = 1 / (1 + 0.23164188877 * tl.abs(x))
+    series = s * (1.421413741 + s * (-1.453152027 + s * 1.061405429))
+    tail = 0.5 * bell * s * (0.254829592 + s * (-0.284496736 + series))
+    return tl.where(x > 0, 1 - tail, tail), bell
 
 
 @triton.jit
 def activated(x, ACT: tl.constexpr):
     if ACT == "gelu":
-        return 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+        below, _ = normal(x)
+        return x * below
     elif ACT == "relu":  # noqa: RET505  (one branch is all that is compiled)
         return tl.maximum(x, 0.0)
     else:
@@ -53,8 +73,8 @@ def activated(x, ACT: tl.constexpr):
 def slope(x, ACT: tl.constexpr):
     """The derivative of the activation."""
     if ACT == "gelu":
-        density = tl.exp(-0.5 * x * x) * 0.3989422804014327
-        return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * density
+        below, bell = normal(x)
+        return below + x * bell * 0.3989422804014327
     elif ACT == "relu":  # noqa: RET505
         return tl.where(x > 0, 1.0, 0.0)
     else:
@@ -185,3 +205,16 @@ def add_and_norm_back(
     tl.store(sums + part + where, tl.sum(by_shift, 0), mask=inside)
     if BRANCH:
         tl.store(sums + 2 * part + where, tl.sum(by_bias, 0), mask=inside)
+
+
+@triton.jit
+def add_up(parts, out, num_parts, width, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr):
+    """Sums of ``parts: (s, num_parts, width)`` along the second dimension."""
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < width
+    total = tl.zeros((AT_ONCE, WIDTH), tl.float32)
+    for start in range(0, num_parts, AT_ONCE):
+        part = start + tl.arange(0, AT_ONCE)
+        at = (tl.program_id(1) * num_parts + part)[:, None] * width + columns[None, :]
+        total += read(parts, at, (part < num_parts)[:, None] & inside[None, :])
+    tl.store(out + tl.program_id(1) * width + columns, tl.sum(total, 0), mask=inside)

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.laplacian import Laplacian
+from bunn.nn.chains import drop, pre_norm
 from bunn.nn.conv import BuNNConv
+from bunn.nn.precision import factor_dtype
 
 Norm = Literal["layer", "batch"] | None
 
@@ -64,9 +66,10 @@ class BuNNBlock(nn.Module):
     def forward(self, x: Tensor, lap: Laplacian, pe: Tensor | None = None) -> Tensor:
         """``(n, c) -> (n, c)``."""
         if self.norm_first:
-            z = self.norm(x)
+            dtype = factor_dtype(x) if self.phi_before_norm else x.dtype
+            x, z = pre_norm(x, self.norm, dtype)
             h = self.conv(z, lap, pe=pe, phi_x=x if self.phi_before_norm else None)
-            h = self.dropout(self.act(h))
+            h = drop(self.act(h), self.dropout)
         else:
             h = self.act(self.norm(self.dropout(self.conv(x, lap, pe=pe))))
         out: Tensor = x + h if self.residual else h

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch_geometric.nn import Linear
 
 from bunn import kernels
 from bunn.kernels import Dropout
@@ -29,6 +30,10 @@ def act_name(act: nn.Module) -> str | None:
     return ACTS.get(type(act))
 
 
+#: Nothing is dropped.
+NOTHING = Dropout(0.0, None)
+
+
 class Noise:
     """Seeds for what is dropped in one forward pass, drawn at once.
 
@@ -38,14 +43,18 @@ class Noise:
     """
 
     def __init__(self, count: int, x: Tensor) -> None:
-        self._seeds = torch.randint(2**31 - 1, (count,), dtype=torch.int32, device=x.device)
-        self._used = 0
+        self._seeds: Tensor | None = None
+        self._count, self._device, self._used = count, x.device, 0
 
-    def dropout(self, module: nn.Module) -> Dropout:
+    def dropout(self, module: nn.Module | None) -> Dropout:
         """What a dropout module drops now."""
-        rate = module.p if isinstance(module, nn.Dropout) and module.training else 0.0
+        if not isinstance(module, nn.Dropout) or not module.training or module.p == 0:
+            return NOTHING
+        if self._seeds is None:
+            size = (self._count,)
+            self._seeds = torch.randint(2**31 - 1, size, dtype=torch.int32, device=self._device)
         self._used += 1
-        return Dropout(rate, self._seeds if rate > 0 else None, self._used - 1)
+        return Dropout(module.p, self._seeds, self._used - 1)
 
 
 class _Activate(torch.autograd.Function):
@@ -151,6 +160,89 @@ def _differentiate(
     return [by.get(id(value)) for value in inputs]
 
 
+class _CastTogether(torch.autograd.Function):
+    """Tensors in another type, all in one launch."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtypes = [tensor.dtype for tensor in tensors]
+        return _cast(tensors, [dtype] * len(tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes, strict=True))
+        return None, *_cast(grads, ctx.dtypes)
+
+
+def _cast(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+    pairs = zip(tensors, dtypes, strict=True)
+    found = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in pairs]
+    torch._foreach_copy_(found, list(tensors))
+    return tuple(found)
+
+
+def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """The tensors in a type, which autocast would convert one by one."""
+    if all(tensor.dtype == dtype for tensor in tensors):
+        return tensors
+    found: Sequence[Tensor] = _CastTogether.apply(dtype, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+def may_be_fused(*modules: nn.Module) -> bool:
+    """Whether nobody watches the modules, and their sizes are known."""
+    return not any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        for module in modules
+        for part in module.modules()
+    )
+
+
+class _Stage(NamedTuple):
+    """A linear layer and what follows it."""
+
+    linear: Any
+    dropout: nn.Module | None
+    act: str
+
+
+def _stages(network: nn.Module) -> list[_Stage] | None:
+    """Those of a ``Sequential``, each ``act(dropout(linear(x)))``; :obj:`None` if it has others."""
+    if type(network) is not nn.Sequential or not may_be_fused(network):
+        return None
+    stages: list[_Stage] = []
+    for module in network:
+        last = stages[-1] if stages else None
+        if isinstance(module, (Linear, nn.Linear)) and len(module.weight) <= kernels.WIDEST:
+            stages.append(_Stage(module, None, "none"))
+        elif last is None or last.act != "none":
+            return None
+        elif isinstance(module, nn.Dropout) and last.dropout is None:
+            stages[-1] = last._replace(dropout=module)
+        elif (act := act_name(module)) is not None:
+            stages[-1] = last._replace(act=act)
+        else:
+            return None
+    return stages
+
+
+def feed_forward(network: nn.Module, x: Tensor) -> Tensor:
+    """``network(x)``: where there are kernels, what follows a linear layer is one pass."""
+    stages = _stages(network) if kernels.serve_chains(x) else None
+    if stages is None:
+        y: Tensor = network(x)
+        return y
+    noise = Noise(len(stages), x)
+    for linear, drop, act in stages:
+        dropout = noise.dropout(drop)
+        if act == "none" and dropout.rate == 0:
+            x = linear(x)
+        else:
+            x = activate(F.linear(x, linear.weight), linear.bias, dropout, act)
+    return x
+
+
 class Normed(NamedTuple):
     """A stream, and that normalised."""
 
@@ -191,3 +283,25 @@ def add_and_norm(
         x.contiguous(), branch, bias, norm.weight, norm.bias, norm.eps, dropout, dtype, mean
     )
     return Normed(*found)
+
+
+def pre_norm(x: Tensor, norm: nn.Module, dtype: torch.dtype) -> Normed:
+    """``x`` to go on with, and ``norm(x)``, of ``dtype`` if there are kernels for it."""
+    if (
+        kernels.serve_chains(x)
+        and type(norm) is nn.LayerNorm
+        and norm.normalized_shape == x.shape[1:]
+        and norm.bias is not None
+        and may_be_fused(norm)
+    ):
+        return add_and_norm(x, None, None, norm, NOTHING, dtype)
+    return Normed(x, norm(x))
+
+
+def drop(x: Tensor, dropout: nn.Module) -> Tensor:
+    """``dropout(x)``, in one pass that stores no mask."""
+    if type(dropout) is nn.Dropout and may_be_fused(dropout) and kernels.serve_chains(x):
+        what = Noise(1, x).dropout(dropout)
+        return x if what.rate == 0 else activate(x, None, what, "none")
+    y: Tensor = dropout(x)
+    return y

@@ -14,6 +14,7 @@ from bunn.bundle import FlatBundle, num_map_params
 from bunn.diffusion import METHODS, Options, solve
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization, check_normalization
+from bunn.nn.chains import feed_forward
 from bunn.nn.phi import MLPPhi, PhiNetwork
 from bunn.nn.precision import as_factor
 from bunn.nn.time import DiffusionTime
@@ -207,7 +208,7 @@ class BuNNConv(nn.Module):
 
     def _mix(self, h: Tensor, local: FlatBundle | None) -> Tensor:
         """``W h`` and the bias; a bias of the local frames is brought over by ``local``."""
-        h = h if self.network is None else self.network(h)
+        h = h if self.network is None else feed_forward(self.network, h)
         if self.bias is None:
             return h
         if self.bias_frame == "global":

@@ -19,7 +19,16 @@ from torch_geometric.nn.resolver import activation_resolver
 from bunn import kernels
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
-from bunn.nn.chains import Noise, act_name, activate, add_and_norm
+from bunn.nn.chains import (
+    NOTHING,
+    Noise,
+    act_name,
+    activate,
+    add_and_norm,
+    cast_together,
+    feed_forward,
+    may_be_fused,
+)
 from bunn.nn.precision import as_factor, factor_dtype
 from bunn.sharing import laplacian_of
 
@@ -158,8 +167,8 @@ class SAGEPhi(PhiNetwork):
 
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
         lap = _any_laplacian(edge_index, x)
-        x = self.lin_in(x)
-        if kernels.serve_chains(x) and act_name(self.act) is not None:
+        x = feed_forward(self.lin_in, x)
+        if kernels.serve_chains(x) and act_name(self.act) is not None and may_be_fused(self):
             return self._in_few_passes(x, lap)
         for norm, update in zip(self.norms, self.updates, strict=True):
             z = as_factor(norm(x))
@@ -169,15 +178,17 @@ class SAGEPhi(PhiNetwork):
 
     def _in_few_passes(self, x: Tensor, lap: Laplacian) -> Tensor:
         """The same, everything between two products in one pass over the features."""
-        noise, act = Noise(2 * len(self.updates) + 1, x), act_name(self.act) or "none"
+        noise, act = Noise(2 * len(self.updates), x), act_name(self.act) or "none"
         dtype = factor_dtype(x)
         first, *rest = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
         mean = lap.matching(x).aggregation("mean")
-        x, z = add_and_norm(x, None, None, first, noise.dropout(nn.Identity()), dtype, mean)
-        for update, norm in zip(self.updates, rest, strict=True):
-            enter, drop, _, leave, _ = cast(Sequence[Any], update)
-            h = activate(linear(z, enter.weight), enter.bias, noise.dropout(drop), act)
-            h = linear(h, leave.weight)
+        updates = [cast(Sequence[Any], update) for update in self.updates]
+        weights = cast_together([update[i].weight for update in updates for i in (0, 3)], dtype)
+        x, z = add_and_norm(x, None, None, first, NOTHING, dtype, mean)
+        for update, norm, *maps in zip(updates, rest, weights[::2], weights[1::2], strict=True):
+            enter, drop, _, leave, _ = update
+            h = activate(linear(z, maps[0]), enter.bias, noise.dropout(drop), act)
+            h = linear(h, maps[1])
             gathers = None if norm is rest[-1] else mean
             x, z = add_and_norm(x, h, leave.bias, norm, noise.dropout(drop), dtype, gathers)
         params: Tensor = self.lin_out[1](z)

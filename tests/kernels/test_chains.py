@@ -15,7 +15,7 @@ from bunn.kernels.chains import (
 from tests.kernels.test_walk import DEVICE, DTYPES
 
 #: Rows and columns.
-SHAPES = [(1, 1), (7, 5), (9, 64), (3, 300), (0, 8)]
+SHAPES = [(1, 1), (9, 300), (0, 8)]
 ACTS = {"gelu": F.gelu, "relu": F.relu, "none": lambda x: x}
 
 

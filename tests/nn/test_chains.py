@@ -6,9 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from bunn import kernels
+from bunn import BuNN, kernels
 from bunn.nn import SAGEPhi
-from bunn.nn.chains import Noise, act_name, activate, add_and_norm
+from bunn.nn.chains import (
+    NOTHING,
+    Noise,
+    act_name,
+    activate,
+    add_and_norm,
+    cast_together,
+    feed_forward,
+    pre_norm,
+)
 from tests.graphs import ZOO
 
 pytest.importorskip("triton", reason="needs Triton")
@@ -39,11 +48,11 @@ def test_the_same_numbers(act, served):
     phi, x = phi_of(act=act), torch.randn(NODES, 5, device=DEVICE, requires_grad=True)
     wide, wide_x = copy.deepcopy(phi).double(), x.detach().double().requires_grad_()
     found, exact = phi(x, EDGES), wide(wide_x, EDGES)
-    assert served == ["add_and_norm", *3 * ["activate", "add_and_norm"]]
+    assert served == ["activate", "add_and_norm", *3 * ["activate", "add_and_norm"]]
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
     found.square().sum().backward()
     exact.square().sum().backward()
-    assert len(served) == 14
+    assert len(served) == 2 * 8
     torch.testing.assert_close(x.grad.double(), wide_x.grad, rtol=1e-3, atol=1e-4)
     for mine, theirs in zip(phi.parameters(), wide.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-4)
@@ -109,8 +118,7 @@ def test_gradients_know_what_was_dropped(rate, served):
 def test_what_is_not_normalised_further_has_a_gradient(served):
     norm, x = nn.LayerNorm(4).to(DEVICE), torch.randn(3, 4, device=DEVICE, requires_grad=True)
     h = torch.randn(3, 4, device=DEVICE, requires_grad=True)
-    none = Noise(1, x).dropout(nn.Identity())
-    stream, _ = add_and_norm(x, h, torch.zeros(4, device=DEVICE), norm, none, torch.float32)
+    stream, _ = add_and_norm(x, h, torch.zeros(4, device=DEVICE), norm, NOTHING, torch.float32)
     stream.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
     assert torch.equal(h.grad, torch.ones_like(x))
@@ -126,3 +134,74 @@ def test_an_activation_that_kernels_do_not_know(served):
     phi, x = phi_of(act="elu"), torch.randn(NODES, 5, device=DEVICE)
     phi(x, EDGES)
     assert served == []
+
+
+def test_whoever_watches_a_module_sees_it(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    seen: list[nn.Module] = []
+    phi.updates[1][0].register_forward_hook(lambda module, *_: seen.append(module))
+    phi(x, EDGES)
+    assert seen == [phi.updates[1][0]]
+    assert set(served) <= {"activate"}
+
+
+def test_a_model_is_the_same(served):
+    options = {"num_bundles": 2, "phi": "sage", "phi_layers": 1, "update": "mlp-concat"}
+    model = BuNN(5, 8, 2, 3, dropout=0.3, **options).to(DEVICE)
+    wide = copy.deepcopy(model).double().eval()
+    x = torch.randn(NODES, 5, device=DEVICE, requires_grad=True)
+    model(x, EDGES).square().sum().backward()  # with dropout
+    per_block = ["add_and_norm", *["activate", "add_and_norm"] * 2, *["activate"] * 3]
+    assert served[: 2 * len(per_block)] == 2 * per_block
+    assert served.count("activate_back") == served.count("activate")
+    model.zero_grad()
+    found, exact = model.eval()(x, EDGES), wide(x.detach().double(), EDGES)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
+    found.square().sum().backward()
+    exact.square().sum().backward()
+    for mine, theirs in zip(model.parameters(), wide.parameters(), strict=True):
+        scale = float(theirs.grad.abs().max())
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-4 * scale)
+
+
+NETWORKS = {
+    "two layers": ([nn.Linear(4, 6), nn.Dropout(0.0), nn.GELU(), nn.Linear(6, 3)], 1),
+    "no bias": ([nn.Linear(4, 6, bias=False), nn.ReLU()], 1),
+    "an activation before dropout": ([nn.Linear(4, 6), nn.GELU(), nn.Dropout(0.0)], 0),
+    "an unknown activation": ([nn.Linear(4, 6), nn.ELU(), nn.Linear(6, 3)], 0),
+    "no linear layer": ([nn.GELU()], 0),
+    "a linear layer alone": ([nn.Linear(4, 6)], 0),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_feed_forward(name, served):
+    modules, passes = NETWORKS[name]
+    network = nn.Sequential(*copy.deepcopy(modules)).to(DEVICE)
+    x = torch.randn(5, 4, device=DEVICE)
+    torch.testing.assert_close(feed_forward(network, x), network(x), rtol=1e-5, atol=1e-5)
+    assert served == passes * ["activate"]
+
+
+def test_what_is_normalised_has_the_type_of_products(served):
+    norm, x = nn.LayerNorm(4).to(DEVICE), torch.randn(3, 4, device=DEVICE)
+    stream, normed = pre_norm(x, norm, torch.bfloat16)
+    assert torch.equal(stream, x)
+    assert normed.dtype == torch.bfloat16
+    torch.testing.assert_close(normed.float(), norm(x), rtol=1e-2, atol=1e-2)
+    assert pre_norm(x, nn.BatchNorm1d(4).to(DEVICE), torch.bfloat16).normed.dtype == x.dtype
+
+
+def test_weights_are_cast_together():
+    weights = [torch.randn(n, 3, device=DEVICE, requires_grad=True) for n in (2, 5)]
+    found = cast_together(weights, torch.bfloat16)
+    for one, weight in zip(found, weights, strict=True):
+        assert torch.equal(one, weight.to(torch.bfloat16))
+    assert cast_together(found, torch.bfloat16) is found
+    first, second = torch.autograd.grad(
+        found[0].square().sum() + 3 * found[1].sum(), weights, create_graph=True
+    )
+    assert first.dtype == second.dtype == torch.float32
+    torch.testing.assert_close(first, 2 * found[0].float())
+    assert torch.equal(second, torch.full_like(second, 3))
+    assert torch.autograd.grad(first.sum(), weights[0])[0].unique().item() == 2
