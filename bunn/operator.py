@@ -8,17 +8,17 @@ Everything iterative in this package is made of products with the symmetric norm
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from bunn import kernels
+from bunn.calling import apply, unwatched
 
 
 class SymmetricOperator(NamedTuple):
@@ -47,20 +47,6 @@ class SymmetricOperator(NamedTuple):
     def adjoint(self) -> SymmetricOperator:
         """The same the other way round."""
         return self._replace(before=self.after, after=self.before)
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def often_called(forward: Callable[_P, _R]) -> Callable[_P, _R]:
-    """For the ``forward`` of an autograd function that has a ``setup_context``.
-
-    Torch asks for its signature at every call. To find it out takes longer than to launch a dozen
-    kernels; one that is written down is taken as it is.
-    """
-    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    return forward
 
 
 def exact_arithmetic(x: Tensor) -> torch.autocast:
@@ -114,8 +100,7 @@ def from_operator_frame(y: Tensor, scale: Tensor | None, out: Tensor) -> None:
         out.copy_(y.mul_(scale))
 
 
-@torch.library.custom_op("bunn::random_walk", mutates_args=())
-def _random_walk(
+def _walk(
     x: Tensor,
     crow: Tensor,
     col: Tensor,
@@ -132,6 +117,10 @@ def _random_walk(
     z = to_operator_frame(x, before, value.dtype)
     from_operator_frame(csr_matrix(crow, col, value) @ z, after, out)
     return out
+
+
+#: The same to compilers, for which it is one operation; to call it takes a while.
+_random_walk = torch.library.custom_op("bunn::random_walk", _walk, mutates_args=())
 
 
 @_random_walk.register_fake
@@ -164,7 +153,6 @@ class _RandomWalk(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @often_called
     def forward(
         x: Tensor,
         crow: Tensor,
@@ -174,7 +162,8 @@ class _RandomWalk(torch.autograd.Function):
         after: Tensor | None,
         segments: Tensor | None,
     ) -> Tensor:
-        y: Tensor = _random_walk(x, crow, col, value, before, after, segments)
+        walk = _walk if unwatched() else _random_walk
+        y: Tensor = walk(x, crow, col, value, before, after, segments)
         return y
 
     @staticmethod
@@ -207,5 +196,5 @@ def random_walk(x: Tensor, operator: SymmetricOperator) -> Tensor:
     """
     function = _RandomWalk if torch.compiler.is_compiling() else _RandomWalkWithTangents
     with exact_arithmetic(x):
-        y: Tensor = function.apply(x, *operator)  # type: ignore[no-untyped-call]
+        y: Tensor = apply(function, x, *operator)
     return y

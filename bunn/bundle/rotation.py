@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.operator import often_called
+from bunn.calling import apply
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -66,7 +66,6 @@ class _PlaneMap(torch.autograd.Function):
         return y.unflatten(0, (size, nodes)), 0
 
     @staticmethod
-    @often_called
     def forward(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
         if kernels.serve_maps(x, cos):
             return kernels.turn(x, cos, sin, turned)
@@ -129,7 +128,7 @@ def plane_map(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
         sign[turned:] = -1
         turned_pairs = (cos * first + sin * second, sign * (cos * second - sin * first))
         return torch.stack(turned_pairs, dim=-2).to(x.dtype)
-    y: Tensor = _PlaneMap.apply(x, cos, sin, turned)  # type: ignore[no-untyped-call]
+    y: Tensor = apply(_PlaneMap, x, cos, sin, turned)
     return y
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
+from bunn.calling import apply, unwatched
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
@@ -36,7 +37,6 @@ from bunn.operator import (
     exact_arithmetic,
     fold_columns,
     from_operator_frame,
-    often_called,
     random_walk,
     to_operator_frame,
     unfold_columns,
@@ -82,8 +82,7 @@ class Polynomial(NamedTuple):
     time: float
 
 
-@torch.library.custom_op("bunn::heat", mutates_args=())
-def _heat(
+def _sum(
     x: Tensor,
     times: Tensor | None,
     crow: Tensor,
@@ -113,6 +112,10 @@ def _heat(
         y = RECURRENCES[recurrence](z, s, t, panel_degree)
         from_operator_frame(y, after, out[:, columns])
     return out
+
+
+#: The same to compilers, for which it is one operation; to call it takes a while.
+_heat = torch.library.custom_op("bunn::heat", _sum, mutates_args=())
 
 
 @_heat.register_fake
@@ -176,7 +179,6 @@ class _Heat(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @often_called
     def forward(
         x: Tensor,
         times: Tensor | None,
@@ -192,7 +194,8 @@ class _Heat(torch.autograd.Function):
         time: float,
     ) -> Tensor:
         operator = (crow, col, value, before, after, segments)
-        y: Tensor = _heat(x, times, *operator, recurrence, degree, tol, time)
+        found = _sum if unwatched() else _heat
+        y: Tensor = found(x, times, *operator, recurrence, degree, tol, time)
         return y
 
     @staticmethod
@@ -268,9 +271,7 @@ def heat(
     """
     function = _Heat if torch.compiler.is_compiling() else _HeatWithTangents
     with exact_arithmetic(x):
-        y: Tensor = function.apply(  # type: ignore[no-untyped-call]
-            x, times, *operator, *polynomial
-        )
+        y: Tensor = apply(function, x, times, *operator, *polynomial)
     return y
 
 

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bunn.calling import apply
+
 #: The remainder of a float16 number, of 11 bits, is as large as the number when it is multiplied.
 REST = 2.0**11
 #: Exponents below which a column is not scaled any further.
@@ -108,5 +110,5 @@ class _SplitProduct(torch.autograd.Function):
 
 def split_product(matrix: SplitMatrix, x: Tensor) -> Tensor:
     """``H x`` for stacked features ``x: (m, s, c)`` of 16 or 32 bits, differentiable in ``x``."""
-    y: Tensor = _SplitProduct.apply(x, *matrix)  # type: ignore[no-untyped-call]
+    y: Tensor = apply(_SplitProduct, x, *matrix)
     return y

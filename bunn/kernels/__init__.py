@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bunn.calling import unwatched
+
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Up to this degree features of 16 bits stay so between products: what is rounded there adds up to
@@ -146,8 +148,7 @@ def turn_back(
 def serve_chains(x: Tensor) -> bool:
     """Whether there are kernels for chains of operations on features ``x``."""
     fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
-    watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return fits and wanted() and not watched
+    return fits and wanted() and unwatched()
 
 
 def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:

@@ -41,7 +41,9 @@ def launch(
 
 
 def _kind(value: Any) -> Any:
-    """What of an argument matters to the compiler: numbers count as they are."""
+    """What of an argument matters to the compiler."""
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
-    return "float" if isinstance(value, float) else value
+    if isinstance(value, int):
+        return value == 1, value % 16 == 0, value < 2**31
+    return None if value is None else float
