@@ -119,8 +119,8 @@ class Laplacian:
         self._block_spectrum: BlockSpectrum | None = None
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
         self._gap: float | None = None
-        #: Heat kernels by time and degree, least recently used first: bunn.diffusion.dense.
-        self.kernels: OrderedDict[tuple[float, int], tuple[Any, ...]] = OrderedDict()
+        #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.
+        self.kernels: OrderedDict[tuple[float, int, torch.dtype], tuple[Any, ...]] = OrderedDict()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import kernel_entries, on_tensor_cores
+from bunn.diffusion.dense import kernel_entries, on_tensor_cores, storage
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
@@ -107,7 +107,7 @@ def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine)
 
 
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Machine) -> float:
-    formed = (time, degree) in lap.kernels
+    formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
     unit = machine.dense_16 if x.dtype.itemsize == 2 else machine.dense

@@ -3,7 +3,7 @@
 The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time it is paid for once.
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
 dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`. On a GPU the products
-are those of :mod:`bunn.diffusion.products`, exact to the digits of float32 on its tensor cores.
+are those of :mod:`bunn.diffusion.products`, on its tensor cores, to the digits of the features.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stack = Tensor | SplitMatrix
 
 
 def on_tensor_cores(lap: Laplacian) -> bool:
-    """Whether kernels are kept in two halves."""
+    """Whether kernels are kept in 16 bits, in one part or in two."""
     return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
 
 
@@ -63,19 +63,24 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     if not time.fixed or torch.compiler.is_compiling():
         return polynomial_heat(x, lap, time, "chebyshev", options)
     if not isinstance(time.value, Tensor):
-        return _apply(kernel(lap, time.value, options.tol), lap, x)
+        return _apply(kernel(lap, time.value, options.tol, x.dtype), lap, x)
     distinct, owner = torch.unique(time.value, return_inverse=True)
     columns = [(owner == index).nonzero().squeeze(1) for index in range(distinct.numel())]
     parts = [
-        _apply(kernel(lap, t, options.tol), lap, x[:, part])
+        _apply(kernel(lap, t, options.tol, x.dtype), lap, x[:, part])
         for t, part in zip(distinct.tolist(), columns, strict=True)
     ]
     return torch.cat(parts, dim=1)[:, torch.argsort(torch.cat(columns))]
 
 
-def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Stack, ...]:
+def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
+    """The type in which a kernel for features of some type is kept."""
+    return dtype if dtype.itemsize == 2 and on_tensor_cores(lap) else lap.dtype
+
+
+def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> tuple[Stack, ...]:
     """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size; cached."""
-    kernels, key = lap.kernels, (time, chebyshev_degree(time, tol))
+    kernels, key = lap.kernels, (time, chebyshev_degree(time, tol), storage(lap, dtype))
     if key in kernels:
         kernels.move_to_end(key)
         return handed_out(kernels[key])
@@ -87,7 +92,7 @@ def kernel(lap: Laplacian, time: float, tol: float) -> tuple[Stack, ...]:
 
 
 @for_keeps()
-def _form(lap: Laplacian, time: float, degree: int) -> tuple[Stack, ...]:
+def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> tuple[Stack, ...]:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
     blocks, polynomial = lap.blocks, Polynomial("chebyshev", degree, 0.0, time)
     local = blocks.local.unsqueeze(1)
@@ -100,7 +105,9 @@ def _form(lap: Laplacian, time: float, degree: int) -> tuple[Stack, ...]:
         for stack, part in zip(stacks, blocks.split(columns), strict=True):
             end = min(stack.size(2), first + width)
             stack[:, :, first:end] = part[:, :, : max(0, end - first)]
-    return tuple(map(SplitMatrix.of, stacks)) if on_tensor_cores(lap) else tuple(stacks)
+    if not on_tensor_cores(lap):
+        return tuple(stacks)
+    return tuple(SplitMatrix.of(stack, dtype) for stack in stacks)
 
 
 def _apply(stacks: tuple[Stack, ...], lap: Laplacian, x: Tensor) -> Tensor:
@@ -115,7 +122,6 @@ def _product(stack: Stack, field: Tensor) -> Tensor:
 
 
 def _bytes(stacks: tuple[Stack, ...]) -> int:
-    parts = [
-        part for stack in stacks for part in (stack if isinstance(stack, SplitMatrix) else (stack,))
-    ]
+    whole = [stack if isinstance(stack, SplitMatrix) else (stack,) for stack in stacks]
+    parts = [part for parts in whole for part in parts if part is not None]
     return sum(part.numel() * part.element_size() for part in parts)

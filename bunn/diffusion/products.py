@@ -9,8 +9,9 @@ Of the four products, the one of both remainders is below the last digit of floa
 
 Products of float16 are exact in float32, and are added up in it: what remains is an error of about
 :math:`2^{-22}`, four times the rounding of float32, at three products of the tensor cores, where
-the float32 units take many times as long and TF32 keeps three digits. For features of 16 bits the
-first product is all: it rounds to 12 bits what they have in 11 at most.
+the float32 units take many times as long and TF32 keeps three digits. For features of 16 bits a
+matrix of their own type does, in one product: rounding its entries is no worse than rounding the
+features.
 """
 
 from __future__ import annotations
@@ -32,27 +33,29 @@ ALIGNED = 8
 
 
 class SplitMatrix(NamedTuple):
-    """Stacked matrices in two parts.
+    """Stacked matrices in two parts, or in one.
 
     Args:
-        high: ``(m, s', s')`` float16, the entries rounded; ``s'`` is ``s`` rounded up to a multiple
-            of :data:`ALIGNED`.
-        low: ``(m, s', s')`` float16, what is missing, times :data:`REST`.
+        high: ``(m, s', s')`` the entries rounded to 16 bits; ``s'`` is ``s`` rounded up to a
+            multiple of :data:`ALIGNED`.
+        low: ``(m, s', s')`` float16, what is missing, times :data:`REST`; :obj:`None` for a matrix
+            that is multiplied with features of 16 bits.
     """
 
     high: Tensor
-    low: Tensor
+    low: Tensor | None
 
     @classmethod
-    def of(cls, matrix: Tensor) -> SplitMatrix:
-        """Splits matrices ``(m, s, s)`` with entries of at most one."""
+    def of(cls, matrix: Tensor, dtype: torch.dtype = torch.float32) -> SplitMatrix:
+        """Matrices ``(m, s, s)`` with entries of at most one, for features of a type."""
         missing = -matrix.size(-1) % ALIGNED
-        return cls(*_split(pad(matrix, (0, missing, 0, missing))))
+        matrix = pad(matrix, (0, missing, 0, missing))
+        return cls(*_split(matrix)) if dtype == torch.float32 else cls(matrix.to(dtype), None)
 
     @property
     def adjoint(self) -> SplitMatrix:
         """Every matrix transposed; nothing is copied."""
-        return SplitMatrix(self.high.mT, self.low.mT)
+        return SplitMatrix(self.high.mT, None if self.low is None else self.low.mT)
 
 
 def _split(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +64,7 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` for stacks of float16, in float32."""
+    """``a @ b`` for stacks of 16 bits, in float32."""
     if not a.is_cuda:
         return a.float() @ b.float()
     if a.size(0) == 1:
@@ -71,13 +74,13 @@ def _multiply(a: Tensor, b: Tensor) -> Tensor:
 
 class _SplitProduct(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, high: Tensor, low: Tensor) -> Tensor:
+    def forward(x: Tensor, high: Tensor, low: Tensor | None) -> Tensor:
         size, missing = x.size(-2), high.size(-1) - x.size(-2)
-        largest = x.abs().amax(-2, keepdim=True).float()
+        if low is None:
+            return _multiply(high, pad(x, (0, 0, 0, missing)))[:, :size].to(x.dtype)
+        largest = x.abs().amax(-2, keepdim=True)
         exponent = torch.frexp(largest).exponent.clamp(min=LOWEST)
-        scaled = torch.ldexp(pad(x, (0, 0, 0, missing)).float(), -exponent)
-        if x.dtype != torch.float32:
-            return torch.ldexp(_multiply(high, scaled.half())[:, :size], exponent).to(x.dtype)
+        scaled = torch.ldexp(pad(x, (0, 0, 0, missing)), -exponent)
         first, rest = _split(scaled)
         both = _multiply(high, torch.cat((first, rest), dim=-1))[:, :size]
         y, cross = both.split(x.size(-1), dim=-1)
@@ -98,7 +101,7 @@ class _SplitProduct(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, high: Tensor, low: Tensor
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, high: Tensor, low: Tensor | None
     ) -> tuple[Tensor, int]:
         """Columns are independent: a batch is more of them."""
         if in_dims[1:] != (None, None) or in_dims[0] is None:
@@ -109,6 +112,9 @@ class _SplitProduct(torch.autograd.Function):
 
 
 def split_product(matrix: SplitMatrix, x: Tensor) -> Tensor:
-    """``H x`` for stacked features ``x: (m, s, c)`` of 16 or 32 bits, differentiable in ``x``."""
+    """``H x`` for stacked features ``x: (m, s, c)``, differentiable in ``x``.
+
+    They are float32 where the matrix is in two parts, and have the type of it where it is in one.
+    """
     y: Tensor = apply(_SplitProduct, x, *matrix)
     return y

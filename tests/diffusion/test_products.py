@@ -40,8 +40,10 @@ def test_every_column_has_its_digits(exponents, small, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_sizes_are_filled_up(size, dtype):
     matrix = kernel()[:, :size, :size].repeat(3, 1, 1)
-    split, x = SplitMatrix.of(matrix), torch.randn(3, size, 5).to(dtype)
-    assert split.high.shape == split.low.shape == (3, -(-size // 8) * 8, -(-size // 8) * 8)
+    split, x = SplitMatrix.of(matrix, dtype), torch.randn(3, size, 5).to(dtype)
+    parts = [part for part in split if part is not None]
+    assert len(parts) == dtype.itemsize // 2
+    assert {part.shape for part in parts} == {(3, -(-size // 8) * 8, -(-size // 8) * 8)}
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     for found, exact in ((split, matrix), (split.adjoint, matrix.mT)):
         y = split_product(found, x)
@@ -105,5 +107,6 @@ def test_a_kernel_in_two_halves(dtype, monkeypatch):
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=slack)
     (stacks,) = lap.kernels.values()
     assert all(isinstance(stack, SplitMatrix) for stack in stacks)
+    assert all((stack.low is None) == (dtype.itemsize == 2) for stack in stacks)
     (grad,) = torch.autograd.grad(y.sum(), x)
     assert torch.isfinite(grad).all()
