@@ -21,6 +21,8 @@ from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_n
 
 #: Entries of a tile, programs of a backward pass, and warps of a program.
 TILE, PROGRAMS, WARPS = 2048, 528, 4
+#: Turns of a backward pass whose features are on their way at the same time.
+STAGES = 2
 #: Rows and columns that are added up at a time.
 SUM_AT_ONCE, SUM_WIDTH = 64, 16
 
@@ -59,7 +61,7 @@ def activate_rows_back(
             ),
             WARPS,
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
-            **{"ROWS": rows, "WIDTH": width},
+            **{"ROWS": rows, "WIDTH": width, "STAGES": STAGES},
         )
     return grad_x, None if sums is None else _add_up(sums[None])[0]
 
@@ -137,7 +139,7 @@ def add_and_norm_rows_back(
             WARPS,
             **{"STREAM": grad_stream is not None, "MORE": more is not None},
             **{"BRANCH": branch is not None, "DROP": dropout.rate > 0},
-            **{"ROWS": rows, "WIDTH": width},
+            **{"ROWS": rows, "WIDTH": width, "STAGES": STAGES},
         )
     return grad_x, grad_branch, _add_up(sums)
 

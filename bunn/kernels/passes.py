@@ -105,22 +105,26 @@ def activate(
 def activate_back(
     grad, x, bias, grad_x, grad_bias, seeds, index, drop, num_rows, width, turns,
     BIAS: tl.constexpr, DROP: tl.constexpr, ACT: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Its gradients, that of the bias summed over the rows of a program."""
     columns = tl.arange(0, WIDTH)
     inside = columns < width
     by_bias = tl.zeros((ROWS, WIDTH), tl.float32)
-    for turn in range(turns):
+    if BIAS:
+        offset = per_column(bias, columns, inside)
+    if DROP:
+        seed = tl.load(seeds + index)
+    for turn in tl.range(turns, num_stages=STAGES):
         row = (tl.program_id(0) * turns + turn) * ROWS + tl.arange(0, ROWS)
         mask = (row < num_rows)[:, None] & inside[None, :]
         at = row.to(tl.int64)[:, None] * width + columns[None, :]
         number = read(x, at, mask)
         if BIAS:
-            number += per_column(bias, columns, inside)
+            number += offset
         by_x = read(grad, at, mask)
         if DROP:
-            factor = kept(tl.load(seeds + index), row, drop, ROWS, WIDTH)
+            factor = kept(seed, row, drop, ROWS, WIDTH)
             by_x *= factor * slope(factor * number, ACT)
         else:
             by_x *= slope(number, ACT)
@@ -165,7 +169,7 @@ def add_and_norm_back(
     grad_stream, grad_normed, more, stream, weight, mean, scale, grad_x, grad_branch, sums, seeds,
     index, drop, num_rows, width, normed_stride, turns, num_programs,
     STREAM: tl.constexpr, MORE: tl.constexpr, BRANCH: tl.constexpr, DROP: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Its gradients; those of bias, weight and shift summed over the rows of a program."""
     columns = tl.arange(0, WIDTH)
@@ -174,7 +178,9 @@ def add_and_norm_back(
     by_weight = tl.zeros((ROWS, WIDTH), tl.float32)
     by_shift = tl.zeros((ROWS, WIDTH), tl.float32)
     gain = per_column(weight, columns, inside)
-    for turn in range(turns):
+    if DROP:
+        seed = tl.load(seeds + index)
+    for turn in tl.range(turns, num_stages=STAGES):
         row = (tl.program_id(0) * turns + turn) * ROWS + tl.arange(0, ROWS)
         there = row < num_rows
         mask = there[:, None] & inside[None, :]
@@ -196,7 +202,7 @@ def add_and_norm_back(
         write(grad_x, by_x, at, mask)
         if BRANCH:
             if DROP:
-                by_x *= kept(tl.load(seeds + index), row, drop, ROWS, WIDTH)
+                by_x *= kept(seed, row, drop, ROWS, WIDTH)
             write(grad_branch, by_x, at, mask)
             by_bias += tl.where(mask, by_x, 0.0)
     where = tl.program_id(0) * width + columns
