@@ -19,12 +19,12 @@ from bunn.kernels import Dropout, Normed
 from bunn.kernels.launching import launch
 from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back, add_up
 
-#: Entries of a tile, programs of a backward pass, and warps of a program.
-TILE, PROGRAMS, WARPS = 2048, 528, 4
-#: Turns of a backward pass whose features are on their way at the same time.
-STAGES = 2
+#: Entries of a tile and of one to a warp, and programs of a backward pass.
+TILE, TO_A_WARP, PROGRAMS = 1024, 512, 528
+#: Turns of a backward pass whose features are on their way at the same time, where they fit.
+STAGES = 3
 #: Rows and columns that are added up at a time.
-SUM_AT_ONCE, SUM_WIDTH = 64, 16
+SUM_AT_ONCE, SUM_WIDTH, SUM_WARPS = 64, 16, 4
 
 
 def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
@@ -36,7 +36,7 @@ def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) ->
             activate,
             (triton.cdiv(x.size(0), rows),),
             (x, bias, out, dropout.seeds, dropout.place, dropout.rate, *x.shape),
-            WARPS,
+            _warps(width),
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
             **{"ROWS": rows, "WIDTH": width},
         )
@@ -59,9 +59,9 @@ def activate_rows_back(
                 *(grad, x, bias, grad_x, sums, dropout.seeds, dropout.place, dropout.rate),
                 *(*x.shape, turns),
             ),
-            WARPS,
+            _warps(width),
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
-            **{"ROWS": rows, "WIDTH": width, "STAGES": STAGES},
+            **{"ROWS": rows, "WIDTH": width, "STAGES": _stages(width)},
         )
     return grad_x, None if sums is None else _add_up(sums[None])[0]
 
@@ -89,7 +89,7 @@ def add_and_norm_rows(
                 *(x, branch, bias, weight, shift, stream, normed, mean, scale, dropout.seeds),
                 *(dropout.place, dropout.rate, eps, *x.shape, normed.stride(0)),
             ),
-            WARPS,
+            _warps(width),
             **{"BRANCH": branch is not None, "DROP": dropout.rate > 0},
             **{"ROWS": rows, "WIDTH": width},
         )
@@ -136,10 +136,10 @@ def add_and_norm_rows_back(
                 *(grad_branch, sums, dropout.seeds, dropout.place, dropout.rate, *stream.shape),
                 *(grad_normed.stride(0), turns, programs),
             ),
-            WARPS,
+            _warps(width),
             **{"STREAM": grad_stream is not None, "MORE": more is not None},
             **{"BRANCH": branch is not None, "DROP": dropout.rate > 0},
-            **{"ROWS": rows, "WIDTH": width, "STAGES": STAGES},
+            **{"ROWS": rows, "WIDTH": width, "STAGES": _stages(width)},
         )
     return grad_x, grad_branch, _add_up(sums)
 
@@ -151,14 +151,22 @@ def _add_up(parts: Tensor) -> Tensor:
     if out.numel() > 0:
         grid = (triton.cdiv(width, SUM_WIDTH), count)
         tile = {"AT_ONCE": SUM_AT_ONCE, "WIDTH": SUM_WIDTH}
-        launch(add_up, grid, (parts, out, num_parts, width), WARPS, **tile)
+        launch(add_up, grid, (parts, out, num_parts, width), SUM_WARPS, **tile)
     return out
 
 
 def _tile(width: int) -> tuple[int, int]:
     """Rows of a program at a time, and their width filled up."""
     full = max(4, triton.next_power_of_2(width))
-    return max(1, min(4, TILE // full)), full
+    return max(1, min(16, TILE // full)), full
+
+
+def _warps(width: int) -> int:
+    return max(TILE, width) // TO_A_WARP
+
+
+def _stages(width: int) -> int:
+    return STAGES if width <= TILE else 1
 
 
 def _turns(num_rows: int, rows: int) -> tuple[int, int]:
