@@ -83,7 +83,7 @@ def medians(
 
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {
-    "sparse products": ("walk_rows", "add_segments"),
+    "sparse products": ("walk_rows", "add_segments", "walk_blocks", "add_pieces"),
     "maps": ("turn_pairs",),
     "dense products": ("gemm", "nvjet", "cutlass", "splitk"),
     "optimiser": ("multi_tensor_apply",),

@@ -21,7 +21,6 @@ from torch_geometric.utils import grid
 from benchmarks.device import about, capture, medians
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
 from bunn import Laplacian
-from bunn.kernels import Rows
 from bunn.kernels.walk import Tiling, walk
 
 WIDTHS = (512, 64)
@@ -60,8 +59,7 @@ def step(
 ) -> Callable[[], None]:
     """``T_{k+1}`` from ``T_k`` and ``T_{k-1}``, and two terms of the sum."""
     x, p, total = given
-    crow, col, value, *_, segments = lap.operator
-    rows = Rows(crow, col, value, segments)
+    rows = lap.operator.rows
 
     def run() -> None:
         walk(x, rows, alpha=2.0, p=p, y=p, out=total, r=total, a=0.1, b=0.1, tiling=tiling)

@@ -34,6 +34,9 @@ class SymmetricOperator(NamedTuple):
         before: ``(n, 1)`` what the rows of the features are multiplied with first, or :obj:`None`.
         after: ``(n, 1)`` what those of the result are multiplied with, or :obj:`None`.
         segments: ``(s, 4)`` int32 on a GPU, from :func:`bunn.kernels.cut_long_rows`.
+        chunks: Of :class:`bunn.kernels.Blocks`, on a GPU, where rows share neighbours.
+        pieces: Of the same.
+        scales: Of the same.
     """
 
     crow: Tensor
@@ -42,6 +45,17 @@ class SymmetricOperator(NamedTuple):
     before: Tensor | None
     after: Tensor | None
     segments: Tensor | None = None
+    chunks: Tensor | None = None
+    pieces: Tensor | None = None
+    scales: Tensor | None = None
+
+    @property
+    def rows(self) -> kernels.Rows:
+        """``S`` as kernels read it."""
+        blocks = None
+        if self.chunks is not None and self.pieces is not None and self.scales is not None:
+            blocks = kernels.Blocks(self.chunks, self.pieces, self.scales)
+        return kernels.Rows(self.crow, self.col, self.value, self.segments, blocks)
 
     @property
     def adjoint(self) -> SymmetricOperator:
@@ -108,11 +122,14 @@ def _walk(
     before: Tensor | None,
     after: Tensor | None,
     segments: Tensor | None,
+    chunks: Tensor | None,
+    pieces: Tensor | None,
+    scales: Tensor | None,
 ) -> Tensor:
+    operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if kernels.serve(x, value):
-        rows = kernels.Rows(crow, col, value, segments)
-        kernels.product(x.contiguous(), out, rows, before, after)
+        kernels.product(x.contiguous(), out, operator.rows, before, after)
         return out
     z = to_operator_frame(x, before, value.dtype)
     from_operator_frame(csr_matrix(crow, col, value) @ z, after, out)
@@ -161,9 +178,12 @@ class _RandomWalk(torch.autograd.Function):
         before: Tensor | None,
         after: Tensor | None,
         segments: Tensor | None,
+        chunks: Tensor | None,
+        pieces: Tensor | None,
+        scales: Tensor | None,
     ) -> Tensor:
         walk = _walk if unwatched() else _random_walk
-        y: Tensor = walk(x, crow, col, value, before, after, segments)
+        y: Tensor = walk(x, crow, col, value, before, after, segments, chunks, pieces, scales)
         return y
 
     @staticmethod

@@ -91,18 +91,21 @@ def _sum(
     before: Tensor | None,
     after: Tensor | None,
     segments: Tensor | None,
+    chunks: Tensor | None,
+    pieces: Tensor | None,
+    scales: Tensor | None,
     recurrence: str,
     degree: int,
     tol: float,
     time: float,
 ) -> Tensor:
+    operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
     if recurrence == "chebyshev" and kernels.serve(x, value):
         t = time if times is None else times
         known = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
         if known > 0:
             table = coefficients_for(t, known, x)
-            rows = kernels.Rows(crow, col, value, segments)
-            return kernels.heat(x.contiguous(), rows, table, before, after)
+            return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
@@ -188,20 +191,23 @@ class _Heat(torch.autograd.Function):
         before: Tensor | None,
         after: Tensor | None,
         segments: Tensor | None,
+        chunks: Tensor | None,
+        pieces: Tensor | None,
+        scales: Tensor | None,
         recurrence: str,
         degree: int,
         tol: float,
         time: float,
     ) -> Tensor:
-        operator = (crow, col, value, before, after, segments)
+        operator = (crow, col, value, before, after, segments, chunks, pieces, scales)
         found = _sum if unwatched() else _heat
         y: Tensor = found(x, times, *operator, recurrence, degree, tol, time)
         return y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.polynomial = Polynomial(*inputs[8:])
-        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:8])
+        ctx.polynomial = Polynomial(*inputs[-4:])
+        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:-4])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -224,7 +230,7 @@ class _HeatWithTangents(_Heat):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _Heat.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:8])
+        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:-4])
 
     @staticmethod
     def jvp(ctx: Any, x_tangent: Tensor | None, times_tangent: Tensor | None, *_: None) -> Tensor:
@@ -241,7 +247,7 @@ class _HeatWithTangents(_Heat):
 
 def _differentiated_field(inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
     """What the derivative by time looks at: the result, or the input of a Taylor polynomial."""
-    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[8:])
+    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[-4:])
     if times is None:
         return None
     return x if polynomial.recurrence == "taylor" else output

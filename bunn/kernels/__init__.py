@@ -28,6 +28,26 @@ NARROW_DEGREE = 40
 LONG = 256
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
+#: Columns of the narrowest features that are taken by blocks of rows.
+NARROWEST = 64
+
+
+class Blocks(NamedTuple):
+    """Rows that are taken together, from :func:`bunn.kernels.grouping.group_rows`.
+
+    Args:
+        chunks: ``(1 + m, CHUNK + ROWS * CHUNK / 32)`` int32: neighbours of a block, ``CHUNK`` at a
+            time, then words of bits that say whose they are. The first row has the bits by
+            themselves.
+        pieces: ``(s, 4 + ROWS)`` int32: first chunk, number of chunks, the number of pieces of the
+            block where it is the first of them, else 0, block, and the rows, -1 for none.
+        scales: ``(4, n)`` float32: ``D^1/2`` up to a factor of each component, its inverse,
+            ``D^-1`` and the product of the first and the third.
+    """
+
+    chunks: Tensor
+    pieces: Tensor
+    scales: Tensor
 
 
 class Rows(NamedTuple):
@@ -38,12 +58,14 @@ class Rows(NamedTuple):
         col: ``(nnz,)`` column indices.
         value: ``(nnz,)`` entries, in the type that sums are formed in.
         segments: The pieces of long rows, from :func:`cut_long_rows`.
+        blocks: Rows that share neighbours.
     """
 
     crow: Tensor
     col: Tensor
     value: Tensor
     segments: Tensor | None
+    blocks: Blocks | None = None
 
 
 class Dropout(NamedTuple):
@@ -107,6 +129,11 @@ def serve(x: Tensor, value: Tensor) -> bool:
     wide = x.dtype == value.dtype == torch.float64
     known = wide or (x.dtype in DTYPES and value.dtype == torch.float32)
     return x.is_cuda and known and value.numel() < 2**31 and wanted()  # 32-bit indices
+
+
+def serve_blocks(x: Tensor, rows: Rows) -> Blocks | None:
+    """The blocks of rows, if features ``x`` are to be taken by them."""
+    return rows.blocks if x.dtype.itemsize == 2 and x.size(1) >= NARROWEST else None
 
 
 def serve_maps(x: Tensor, cos: Tensor) -> bool:
@@ -210,6 +237,12 @@ def product(
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
     """
+    blocks = serve_blocks(x, rows)
+    if blocks is not None:
+        from bunn.kernels.blocks import block_product  # noqa: PLC0415
+
+        block_product(x, out, blocks, before, after)
+        return
     from bunn.kernels.walk import walk  # noqa: PLC0415
 
     walk(x, rows, beta=before, out=out, gamma=after)

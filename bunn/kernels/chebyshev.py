@@ -9,16 +9,22 @@ terms of the sum, :math:`T_{k-1}` and :math:`T_{k+1}`, so that every other produ
 alone; the first gathers from :math:`x` itself, and the last keeps no :math:`T_K`. The recurrence of
 Clenshaw would need no sum, but its :math:`b_k` are :math:`\sqrt t` times as large, and so are their
 errors when they are rounded to 16 bits.
+
+Where rows are taken by blocks, the recurrence is that of the random walk,
+:math:`T_k(S) = D^{1/2} T_k(P) D^{-1/2}`, whose products need no factors of the neighbours; only
+:math:`\beta x` and :math:`\gamma` have to be brought there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from bunn.kernels import Rows
+from bunn.kernels import Rows, serve_blocks
+from bunn.kernels.blocks import walk_in_blocks, without_root
 from bunn.kernels.walk import walk
 
 
@@ -40,6 +46,12 @@ def chebyshev_heat(
         after: ``(n,)`` factors of the rows of the result.
         storage: The type in which the ``T_k`` are kept.
     """
+    step: Callable[..., None] = partial(walk, rows=rows)
+    blocks = serve_blocks(x, rows) if storage == x.dtype else None
+    if blocks is not None:
+        root = blocks.scales[0].unsqueeze(1)
+        x, after = without_root(x, blocks, before), root if after is None else root * after
+        before, step = None, partial(walk_in_blocks, blocks=blocks, left=blocks.scales[2])
     degree, out = len(coefficients) - 1, torch.empty_like(x)
     wide = rows.value.dtype
     # Where features have the type of sums, the sum grows where it will be returned.
@@ -52,13 +64,10 @@ def chebyshev_heat(
 
     for k in range(degree):
         last, pair = k == degree - 1, k % 4 in (1, 2)
-        walk(
+        step(
             term(k),
-            rows,
             alpha=1.0 if k == 0 else 2.0,
-            beta=before if k == 0 else None,
             p=None if k == 0 else term(k - 1),
-            delta=before if k == 1 else None,
             y=None if last else term(k + 1),
             out=out if last else total if pair else None,
             r=total if k > 1 else None,
@@ -66,5 +75,6 @@ def chebyshev_heat(
             b=coefficients[k - 1] if pair else None,
             c=coefficients[k] if last and k % 4 in (0, 1) else None,
             gamma=after if last else None,
+            **({} if before is None or k > 1 else {("beta", "delta")[k]: before}),
         )
     return out

@@ -110,7 +110,7 @@ def walk(
     n, width = x.shape
     if n == 0 or width == 0:
         return
-    crow, col, value, segments = rows
+    crow, col, value, segments, _ = rows
     tiling = tiling or Tiling.of(x.dtype, width, col.numel() / n)
     num_segments = 0 if segments is None else segments.size(0)
     partial = None

@@ -133,8 +133,7 @@ class _AddAndNorm(torch.autograd.Function):
 
 
 def _product(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
-    crow, col, value, before, after, segments = operator
-    kernels.product(x, out, kernels.Rows(crow, col, value, segments), before, after)
+    kernels.product(x, out, operator.rows, operator.before, operator.after)
 
 
 def _mask(x: Tensor, dropout: Dropout) -> Tensor:

@@ -1,19 +1,25 @@
 """Compiles the kernels for a GPU, which need not be there: ``python -m tests.kernels.compiled``.
 
-Prints one line of JSON for each, with the name of what was compiled and its PTX.
+Prints one line of JSON for each, with the name of what was compiled, its PTX, and the bytes of
+stack that a thread has, to which registers are spilled.
 """
 
 import json
+import re
+import subprocess
+import tempfile
 
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bunn.kernels import steps
+from bunn.kernels import bits, steps
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
     **dict.fromkeys(("r", "partial", "value", "beta", "gamma", "delta"), "*fp32"),
-    **dict.fromkeys(("crow", "col", "segments"), "*i32"),
+    "left": "*fp32",
+    **dict.fromkeys(("crow", "col", "segments", "chunks", "pieces"), "*i32"),
     **dict.fromkeys(("num_rows", "num_segments", "width", "x_stride", "out_stride"), "i32"),
     **dict.fromkeys(("a", "b", "c", "alpha"), "fp32"),
 }
@@ -23,8 +29,8 @@ OWNERS |= {"partial": "CUT", "segments": "CUT"}
 FLAGS = ("P", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT")
 
 
-def ptx(kernel, on: str, dtype: str, **constants: int) -> str:
-    """The PTX of a kernel for features of a type, with the flags that are listed in ``on``."""
+def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
+    """Compiles a kernel for features of a type, with the flags that are listed in ``on``."""
     names, flags = kernel.arg_names, on.split()
     fixed = {flag: flag in flags for flag in FLAGS if flag in names} | constants
     absent = [a for a, flag in OWNERS.items() if a in names and flag in fixed and not fixed[flag]]
@@ -40,7 +46,19 @@ def ptx(kernel, on: str, dtype: str, **constants: int) -> str:
         {(names.index(name),): value for name, value in fixed.items()},
         {(names.index(a),): [["tt.divisibility", 16]] for a in aligned if a not in fixed},
     )
-    return compile(source, target=TARGET, options={"num_warps": 1}).asm["ptx"]
+    found = compile(source, target=TARGET, options={"num_warps": warps}).asm
+    name = f"{kernel.__name__} {dtype} {on} {constants}"
+    print(json.dumps({"name": name, "ptx": found["ptx"], "stack": stack(found["cubin"])}))
+
+
+def stack(cubin: bytes) -> int:
+    """The bytes of stack of a thread."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"STACK:(\d+)", usage)[1])
 
 
 def main() -> None:
@@ -48,10 +66,12 @@ def main() -> None:
         tile = {"AT_ONCE": 8, "WIDTH": width}
         for on in ("P Y R OUT B", "Y BETA", "P R OUT C GAMMA CUT", "P Y OUT B DELTA PER_COLUMN"):
             for rows in (1, 2):
-                text = ptx(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, **tile)
-                print(json.dumps({"name": f"walk_rows {dtype} {on} {rows}", "ptx": text}))
-        text = ptx(steps.add_segments, "P Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
-        print(json.dumps({"name": f"add_segments {dtype}", "ptx": text}))
+                show(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, **tile)
+        show(steps.add_segments, "P Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
+    tile = {"ROWS": 64, "CHUNK": 32, "WIDTH": 128, "STAGES": 7}
+    for dtype in ("bf16", "fp16"):
+        for on in ("OUT GAMMA CUT", "P Y R OUT B CUT"):
+            show(bits.walk_blocks, on, dtype, 4, **tile)
 
 
 if __name__ == "__main__":

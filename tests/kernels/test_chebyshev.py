@@ -12,7 +12,7 @@ from tests.kernels.test_walk import DEVICE, DTYPES
 
 def heated(name, normalization, x, times, degree, storage):
     lap = zoo_laplacian(name, normalization).to(DEVICE, torch.float32)
-    crow, col, value, before, after, _ = lap.operator
+    crow, col, value, before, after, *_ = lap.operator
     table = chebyshev_coefficients(torch.as_tensor(times).double().view(-1), degree).float()
     coefficients = table.to(DEVICE) if isinstance(times, torch.Tensor) else table[:, 0].tolist()
     rows = Rows(crow, col, value, cut_long_rows(crow))

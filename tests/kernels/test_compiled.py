@@ -2,21 +2,39 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 
-@pytest.mark.slow
-def test_rows_are_read_sixteen_bytes_at_a_time_and_nothing_is_exchanged():
+@pytest.fixture(scope="module")
+def compiled():
     environment = {name: v for name, v in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.compiled"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    kernels = [json.loads(line) for line in found.stdout.splitlines()]
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_rows_are_read_sixteen_bytes_at_a_time_and_nothing_is_exchanged(compiled):
+    kernels = [kernel for kernel in compiled if "walk_blocks" not in kernel["name"]]
     assert len(kernels) == 27
     for kernel in kernels:
         assert kernel["ptx"].count("ld.global.v4") >= 8, kernel["name"]
         for memory in (".local", ".shared"):
             assert memory not in kernel["ptx"], kernel["name"]
+
+
+@pytest.mark.slow
+def test_blocks_are_multiplied_on_tensor_cores_from_registers(compiled):
+    kernels = [kernel for kernel in compiled if "walk_blocks" in kernel["name"]]
+    assert len(kernels) == 4
+    for kernel in kernels:
+        ptx = kernel["ptx"]
+        assert ptx.count("wgmma.mma_async") == 2, kernel["name"]
+        assert ptx.count("cp.async.cg.shared.global") >= 4, kernel["name"]
+        assert re.search(r"wgmma.mma_async\S+ \{[^}]*\}, \{", ptx), kernel["name"]
+        assert kernel["stack"] == 0, kernel["name"]

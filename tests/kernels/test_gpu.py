@@ -6,7 +6,6 @@ from torch import Tensor
 
 from bunn import Laplacian, diffuse, kernels
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
-from bunn.kernels import Rows
 from bunn.kernels.chebyshev import chebyshev_heat
 from bunn.kernels.walk import walk
 from tests.kernels.test_walk import poisoned
@@ -26,11 +25,6 @@ def skewed(nodes: int, edges: int) -> Tensor:
     ends = (nodes * torch.rand(2, edges, dtype=torch.float64).pow(4)).long()
     ends = ends[:, ends[0] != ends[1]]
     return torch.cat((ends, ends.flip(0)), 1).unique(dim=1)
-
-
-def rows_of(lap: Laplacian) -> Rows:
-    crow, col, value, _, _, segments = lap.operator
-    return Rows(crow, col, value, segments)
 
 
 def exact_product(lap: Laplacian, x: Tensor) -> Tensor:
@@ -57,11 +51,11 @@ def test_a_product(graph, width, dtype):
     lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
     x = torch.randn(n, width, device="cuda").to(dtype)
     y = poisoned(x)
-    walk(x, rows_of(lap), y=y)
+    walk(x, lap.operator.rows, y=y)
     exact = exact_product(lap, x.double())
     assert float((y - exact).norm() / x.double().norm()) <= 1e-6
     again = poisoned(x)
-    walk(x, rows_of(lap), y=again)
+    walk(x, lap.operator.rows, y=again)
     assert torch.equal(y, again)
 
 
@@ -72,7 +66,7 @@ def test_ten_million_edges():
     lap = Laplacian(torch.cat((ends, ends.flip(0)), 1), num_nodes=n).to("cuda", torch.float32)
     x = torch.randn(n, 16, device="cuda")
     y = poisoned(x)
-    walk(x, rows_of(lap), y=y)
+    walk(x, lap.operator.rows, y=y)
     assert float((y - exact_product(lap, x.double())).norm() / x.norm()) <= 1e-6
 
 
@@ -82,7 +76,7 @@ def test_offsets_beyond_32_bits():
     lap = Laplacian(torch.cat((forth, forth.flip(0)), 1), num_nodes=n).to("cuda", torch.float32)
     x = torch.randn(n, width, device="cuda", dtype=torch.bfloat16)
     y = poisoned(x, torch.bfloat16)
-    walk(x, rows_of(lap), y=y)
+    walk(x, lap.operator.rows, y=y)
     tail = (x[-3].float() * 0.5 + x[-1].float() * 0.5**0.5).bfloat16()
     torch.testing.assert_close(y[-2], tail, rtol=1e-2, atol=1e-2)
     assert not torch.isnan(y[-1000:]).any()
@@ -99,8 +93,33 @@ def test_heat(time, dtype):
     coefficients = chebyshev_coefficients(times, degree)[:, 0].tolist()
     before, after = lap.operator.before, lap.operator.after
     storage = dtype if degree <= kernels.NARROW_DEGREE else torch.float32
-    y = chebyshev_heat(x, rows_of(lap), coefficients, before, after, storage)
+    y = chebyshev_heat(x, lap.operator.rows, coefficients, before, after, storage)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     root = lap.degree.sqrt().double().unsqueeze(1)
     error = float((root * (y.double() - exact)).norm() / (root * x.double()).norm())
     assert error <= max(4e-6, torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("width", [64, 200, 512])
+def test_blocks_of_rows(width, dtype):
+    """Communities of 200, in which everybody knows half of the others, and some strangers."""
+    n = 4_000
+    group = torch.randperm(n) % 20
+    near = (torch.rand(n, n) < 0.5) & (group[:, None] == group)
+    row, col = (near | (torch.rand(n, n) < 1e-3)).triu(1).nonzero().T
+    edge_index = torch.stack((torch.cat((row, col)), torch.cat((col, row))))
+    lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
+    assert lap.operator.chunks is not None
+    x = torch.randn(n, width, device="cuda").to(dtype).requires_grad_()
+    weight = torch.randn_like(x)
+    exact = lap.to(torch.float64)
+    for step in (lambda g, z: g.aggregate(z), lambda g, z: diffuse(z, g, 0.5, method="chebyshev")):
+        y = step(lap, x)
+        (grad,) = torch.autograd.grad(y, x, weight)
+        wide = x.detach().double().requires_grad_()
+        expected = step(exact, wide)
+        (expected_grad,) = torch.autograd.grad(expected, wide, weight.double())
+        for mine, theirs in ((y, expected), (grad, expected_grad)):
+            error = (mine.double() - theirs).norm() / theirs.norm()
+            assert float(error.detach()) <= 2 * torch.finfo(dtype).eps
