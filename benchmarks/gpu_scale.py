@@ -86,6 +86,7 @@ def main() -> None:
                 rows.append({"graph": name, "nodes": size, "error": str(error).partition("\n")[0]})
                 break
             print(rows[-1])
+            save_measured("gpu_scale", rows, __doc__, channels=CHANNELS)
     save_measured("gpu_scale", rows, __doc__, channels=CHANNELS)
 
 

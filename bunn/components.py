@@ -18,13 +18,39 @@ from torch import Tensor
 
 
 def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
-    """The component of every node, ``(n,)`` int64, and the number of components."""
+    """The component of every node, ``(n,)`` int64, and the number of components.
+
+    Components are numbered in the order of their first nodes.
+    """
+    if crow.is_cuda:
+        return hooked_labels(crow, col)
     n = crow.numel() - 1
     pattern = csr_array(
         (np.ones(col.numel(), dtype=np.int8), col.cpu().numpy(), crow.cpu().numpy()), shape=(n, n)
     )
     count, labels = connected_components(pattern, directed=False)
     return torch.from_numpy(labels).long().to(crow.device), int(count)
+
+
+def hooked_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
+    """The same by operations that a GPU is good at.
+
+    Every node points to one of its component that comes no later. In a round, what nodes point to
+    is hooked to the first that their neighbours point to, and all follow to the end.
+    """
+    n = crow.numel() - 1
+    nodes = torch.arange(n, device=crow.device)
+    row = torch.repeat_interleave(nodes, crow.long().diff())
+    leader = nodes
+    while True:
+        hooked = leader.scatter_reduce(0, leader[row], leader[col], "amin")
+        while not torch.equal(further := hooked[hooked], hooked):
+            hooked = further
+        if torch.equal(hooked, leader):
+            break
+        leader = hooked
+    first, labels = torch.unique(leader, return_inverse=True)
+    return labels, first.numel()
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_geometric.utils import to_undirected
 
 from bunn import Laplacian, diffuse
+from bunn.components import component_labels, hooked_labels
 from tests.graphs import ZOO, edges_of, graphs, zoo_laplacian
 
 
@@ -36,6 +38,21 @@ def test_dense_is_the_definition(graph, normalization):
     torch.testing.assert_close(
         lap @ x, torch.einsum("vu,uij->vij", expected, x), rtol=1e-10, atol=1e-12
     )
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 60), share=st.floats(0, 2))
+def test_components_as_a_gpu_finds_them(seed, n, share):
+    """On graphs with few edges, and on a path whose nodes are shuffled."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.randint(n, (2, int(share * n)), generator=generator)
+    path = torch.randperm(n, generator=generator)
+    for edges in (ends, torch.stack((path[:-1], path[1:]))):
+        both = to_undirected(edges, num_nodes=n)
+        crow, col, *_ = Laplacian(both, num_nodes=n).operator
+        labels, count = hooked_labels(crow, col)
+        expected, expected_count = component_labels(crow, col)
+        assert count == expected_count
+        assert torch.equal(labels, expected)
 
 
 @given(graph=graphs())

@@ -53,7 +53,7 @@ class Machine(NamedTuple):
 #: One where torch multiplies.
 PLAIN = Machine(dense=0.25, dense_16=0.25, step=2e5, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
-TENSOR_CORES = Machine(dense=0.02, dense_16=0.014, step=2e6, reuse=1000)
+TENSOR_CORES = Machine(dense=0.02, dense_16=0.0105, step=2e6, reuse=1000)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
