@@ -15,6 +15,7 @@ from benchmarks import (
     gpu_layers,
     gpu_models,
     gpu_scale,
+    gpu_splits,
     gpu_times,
     layer,
     memory,
@@ -44,7 +45,7 @@ BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
         *(diffusion, layer, memory, scaling, floors, rounding, reuse),
-        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_times),
+        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
     )
 }
 GROUPS = {

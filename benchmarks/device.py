@@ -84,6 +84,7 @@ def medians(
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {
     "sparse products": ("walk_rows", "add_segments", "walk_blocks", "add_pieces"),
+    "chains": ("activate", "add_and_norm", "add_up"),
     "maps": ("turn_pairs",),
     "dense products": ("gemm", "nvjet", "cutlass", "splitk"),
     "optimiser": ("multi_tensor_apply",),

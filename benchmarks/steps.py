@@ -45,6 +45,10 @@ Time and memory grow with the edges from a million nodes on; below, launches tak
 How large a graph fits has not been run yet.
 """
 
+SPLITS_LOG = """\
+Small models are stacked unasked.
+"""
+
 TIMES_LOG = """\
 The root, up to the time at which float32 does not suffice any more: an operator rounded to eps
 moves heat by up to t * eps / 2, and where that exceeds `tol` the recurrence runs in float64, on
@@ -59,6 +63,7 @@ def sections() -> str:
     parts = {
         "gpu_layers": _layers,
         "gpu_models": _models,
+        "gpu_splits": _splits,
         "gpu_scale": _scale,
         "gpu_times": _times,
     }
@@ -157,6 +162,22 @@ def _models(result: dict[str, Any]) -> str:
         )
         + (f"\n{apart}" if kinds else "")
         + f"\n{MODELS_LOG}"
+    )
+
+
+def _splits(result: dict[str, Any]) -> str:
+    rows = []
+    for row in result["rows"]:
+        taken = row["milliseconds"]
+        rows.append([row["precision"], f"{row['width']}"])
+        rows[-1] += [f"{taken[form]:.2f}" for form in ("alone", "stacked")]
+        rows[-1].append(f"{taken['alone'] / taken['stacked']:.2f}")
+    return (
+        f"## Several splits at once\n\n{how(result)}. {result['splits']} splits of minesweeper, a "
+        "BuNN of five layers: milliseconds of a training step to a split, one after the other and "
+        "all stacked in one step.\n\n"
+        + table(["precision", "width", "alone", "stacked", "times"], rows)
+        + f"\n{SPLITS_LOG}"
     )
 
 
