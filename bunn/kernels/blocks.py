@@ -21,12 +21,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from bunn.kernels import Blocks
 from bunn.kernels.bits import add_pieces, scale_rows, walk_blocks
-from bunn.kernels.launching import launch
+from bunn.kernels.launching import launch, parts
 from bunn.kernels.walk import Coefficient
 
 #: Rows of a block that a program adds up, where it was cut into pieces.
@@ -90,7 +89,7 @@ def walk_in_blocks(
     rows = pieces.size(1) - 4
     chunk = chunks.size(1) * 32 // (32 + rows)
     # A block that is cut has two pieces or more: at most so many belong to such ones.
-    cut = min(pieces.size(0), 2 * (pieces.size(0) - triton.cdiv(n, rows)))
+    cut = min(pieces.size(0), 2 * (pieces.size(0) - parts(n, rows)))
     partial = None
     if cut > 0:
         partial = torch.empty(cut, rows, width, dtype=torch.float32, device=x.device)
@@ -99,7 +98,7 @@ def walk_in_blocks(
         **{"B": b is not None, "C": c is not None, "GAMMA": gamma is not None},
         "PER_COLUMN": isinstance(a, Tensor),
     }
-    tiles = triton.cdiv(width, tiling.width)
+    tiles = parts(width, tiling.width)
     numbers = (gamma, alpha, width, x.stride(0), width if out is None else out.stride(0))
     launch(
         walk_blocks,
@@ -136,7 +135,7 @@ def without_root(x: Tensor, blocks: Blocks, before: Tensor | None) -> Tensor:
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     n, width = x.shape
     if out.numel() > 0:
-        grid = (triton.cdiv(n, SCALE_ROWS), triton.cdiv(width, SCALE_WIDTH))
+        grid = (parts(n, SCALE_ROWS), parts(width, SCALE_WIDTH))
         tile = {"ROWS": SCALE_ROWS, "WIDTH": SCALE_WIDTH}
         launch(scale_rows, grid, (x, out, factor, n, width, x.stride(0)), 4, **tile)
     return out

@@ -12,11 +12,10 @@ instead of being stored; a CUDA graph that draws its seeds drops others in every
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 
 from bunn.kernels import Dropout, Normed
-from bunn.kernels.launching import launch
+from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back, add_up
 
 #: Entries of a tile and of one to a warp, and programs of a backward pass.
@@ -34,7 +33,7 @@ def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) ->
     if x.numel() > 0:
         launch(
             activate,
-            (triton.cdiv(x.size(0), rows),),
+            (parts(x.size(0), rows),),
             (x, bias, out, dropout.seeds, dropout.place, dropout.rate, *x.shape),
             _warps(width),
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
@@ -84,7 +83,7 @@ def add_and_norm_rows(
     if x.numel() > 0:
         launch(
             add_and_norm,
-            (triton.cdiv(x.size(0), rows),),
+            (parts(x.size(0), rows),),
             (
                 *(x, branch, bias, weight, shift, stream, normed, mean, scale, dropout.seeds),
                 *(dropout.place, dropout.rate, eps, *x.shape, normed.stride(0)),
@@ -125,8 +124,8 @@ def add_and_norm_rows_back(
     grad_branch = None if branch is None else torch.empty_like(stream, dtype=branch)
     rows, width = _tile(stream.size(1))
     programs, turns = _turns(stream.size(0), rows)
-    parts = 2 if branch is None else 3
-    sums = stream.new_empty(parts, programs, stream.size(1), dtype=torch.float32)
+    count = 2 if branch is None else 3
+    sums = stream.new_empty(count, programs, stream.size(1), dtype=torch.float32)
     if stream.size(1) > 0:
         launch(
             add_and_norm_back,
@@ -144,20 +143,20 @@ def add_and_norm_rows_back(
     return grad_x, grad_branch, _add_up(sums)
 
 
-def _add_up(parts: Tensor) -> Tensor:
-    """``parts.sum(1)``, which takes torch several times as long."""
-    count, num_parts, width = parts.shape
-    out = parts.new_empty(count, width)
+def _add_up(sums: Tensor) -> Tensor:
+    """``sums.sum(1)``, which takes torch several times as long."""
+    count, num_parts, width = sums.shape
+    out = sums.new_empty(count, width)
     if out.numel() > 0:
-        grid = (triton.cdiv(width, SUM_WIDTH), count)
+        grid = (parts(width, SUM_WIDTH), count)
         tile = {"AT_ONCE": SUM_AT_ONCE, "WIDTH": SUM_WIDTH}
-        launch(add_up, grid, (parts, out, num_parts, width), SUM_WARPS, **tile)
+        launch(add_up, grid, (sums, out, num_parts, width), SUM_WARPS, **tile)
     return out
 
 
 def _tile(width: int) -> tuple[int, int]:
     """Rows of a program at a time, and their width filled up."""
-    full = max(4, triton.next_power_of_2(width))
+    full = max(4, power_of_two(width))
     return max(1, min(16, TILE // full)), full
 
 
@@ -171,6 +170,6 @@ def _stages(width: int) -> int:
 
 def _turns(num_rows: int, rows: int) -> tuple[int, int]:
     """Programs of a backward pass, and how often each takes rows."""
-    tiles = max(1, triton.cdiv(num_rows, rows))
-    turns = triton.cdiv(tiles, PROGRAMS)
-    return triton.cdiv(tiles, turns), turns
+    tiles = max(1, parts(num_rows, rows))
+    turns = parts(tiles, PROGRAMS)
+    return parts(tiles, turns), turns

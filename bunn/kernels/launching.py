@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 #: Kernels by what they were compiled for.
@@ -24,12 +25,24 @@ def launch(
     Args:
         kernel: A function under ``triton.jit``, whose constants come last.
         grid: How many programs.
-        arguments: All that is no constant.
+        arguments: All that is no constant, tensors first.
         num_warps: Groups of 32 threads of a program.
         constants: What is known when the kernel is compiled, in the order of its signature.
     """
-    device = next(value for value in arguments if isinstance(value, Tensor)).device
-    key = (kernel, device, num_warps, *map(_kind, arguments), *constants.values())
+    index = next(value for value in arguments if value is not None).device.index
+    if index is not None and index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
+            launch(kernel, grid, arguments, num_warps, **constants)
+        return
+    kinds: list[Any] = [id(kernel), index, num_warps, *constants.values()]
+    for value in arguments:  # what of it matters to the compiler
+        if isinstance(value, Tensor):
+            kinds += (value.dtype, value.data_ptr() % 16)
+        elif isinstance(value, int):
+            kinds.append((value % 16 == 0) + 2 * (value == 1) + 4 * (value >= 2**31))
+        else:
+            kinds.append(type(value))
+    key = tuple(kinds)
     compiled = _COMPILED.get(key)
     if compiled is None:
         names = list(kernel.arg_names)
@@ -37,13 +50,15 @@ def launch(
         # The interpreter compiles nothing, and returns nothing.
         _COMPILED[key] = kernel[grid](*arguments, num_warps=num_warps, **constants)
         return
-    compiled[(*grid, 1, 1)[:3]](*arguments, *constants.values())
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    compiled[(*grid, 1, 1)[:3]](*arguments, *constants.values(), stream=stream)
 
 
-def _kind(value: Any) -> Any:
-    """What of an argument matters to the compiler."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if isinstance(value, int):
-        return value == 1, value % 16 == 0, value < 2**31
-    return None if value is None else float
+def parts(whole: int, size: int) -> int:
+    """How many parts of some size cover a whole. (Triton's own takes a microsecond or two.)"""
+    return -(-whole // size)
+
+
+def power_of_two(number: int) -> int:
+    """The next one that is no less."""
+    return 1 << max(0, number - 1).bit_length()

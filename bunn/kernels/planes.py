@@ -10,10 +10,9 @@ written in their own type, numbers in between are float32.
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 
-from bunn.kernels.launching import launch
+from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.steps import turn_pairs, turn_pairs_back
 
 #: Vectors of a program, of the widest row of them, and warps of a program.
@@ -29,7 +28,7 @@ def turn_planes(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     if x.numel() > 0:
         launch(
             turn_pairs,
-            (triton.cdiv(maps, rows), triton.cdiv(size, width)),
+            (parts(maps, rows), parts(size, width)),
             (x, out, cos.contiguous(), sin.contiguous(), maps, bundles, turned, size),
             WARPS,
             ROWS=rows,
@@ -51,7 +50,7 @@ def turn_planes_back(
     if maps > 0:
         launch(
             turn_pairs_back,
-            (triton.cdiv(maps, rows),),
+            (parts(maps, rows),),
             (
                 *(grad, x, grad_x, cos.contiguous(), sin.contiguous(), grad_cos, grad_sin),
                 *(maps, bundles, turned, size),
@@ -65,5 +64,5 @@ def turn_planes_back(
 
 def _tile(size: int) -> tuple[int, int]:
     """Maps of a program, and how many of their vectors it takes at once."""
-    width = min(triton.next_power_of_2(max(size, 1)), WIDEST)
+    width = min(power_of_two(max(size, 1)), WIDEST)
     return TILE // width, width

@@ -20,15 +20,15 @@ is the same at every run.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from bunn import kernels
 from bunn.kernels import Rows
-from bunn.kernels.launching import launch
+from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.steps import add_segments, walk_rows
 
 #: Entries of a short row.
@@ -53,15 +53,16 @@ class Tiling(NamedTuple):
     warps: int
 
     @classmethod
-    def of(cls, dtype: torch.dtype, width: int, mean_degree: float) -> Tiling:
-        """The one for features of some type and width on a graph of some mean degree.
+    @functools.cache
+    def of(cls, dtype: torch.dtype, width: int, short: bool) -> Tiling:
+        """The one for features of some type and width on a graph of short rows or long ones.
 
         ``benchmarks/tiling.py`` compares them: short rows are best taken two to a thread, and a
         long one with 32 features of its neighbours on their way to each.
         """
         warp = 32 * 16 // dtype.itemsize
-        columns = min(triton.next_power_of_2(width), warp)
-        rows = min(16, 2 * warp // columns) if mean_degree <= SHORT else 1
+        columns = min(power_of_two(width), warp)
+        rows = min(16, 2 * warp // columns) if short else 1
         return cls(columns, max(4, min(16, 1024 // columns)), rows, 1)
 
 
@@ -111,7 +112,7 @@ def walk(
     if n == 0 or width == 0:
         return
     crow, col, value, segments, _ = rows
-    tiling = tiling or Tiling.of(x.dtype, width, col.numel() / n)
+    tiling = tiling or Tiling.of(x.dtype, width, col.numel() <= SHORT * n)
     num_segments = 0 if segments is None else segments.size(0)
     partial = None
     if segments is not None:
@@ -123,13 +124,13 @@ def walk(
         "PER_COLUMN": isinstance(a, Tensor),
     }
     tile = {"AT_ONCE": tiling.at_once, "WIDTH": tiling.width}
-    tiles = triton.cdiv(width, tiling.width)
+    tiles = parts(width, tiling.width)
     numbers = (a, b, c, beta, gamma, delta, alpha)
     strides = (x.stride(0), width if out is None else out.stride(0))
     arguments = (x, p, y, r, out, partial, crow, col, value, segments, *numbers)
     launch(
         walk_rows,
-        (num_segments + triton.cdiv(n, tiling.rows), tiles),
+        (num_segments + parts(n, tiling.rows), tiles),
         (*arguments, n, num_segments, width, *strides),
         tiling.warps,
         **{"LONG": kernels.LONG, "CUT": segments is not None, **flags},

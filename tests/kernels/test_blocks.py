@@ -237,7 +237,8 @@ def test_what_is_not_taken_by_blocks(taken):
     lap.aggregate(x)
     lap.aggregate(x[:, 1:].bfloat16())
     edge_index = lap.edge_index
-    weighted = Laplacian(edge_index, torch.full((edge_index.size(1),), 2.0), num_nodes=4).to(DEVICE)
+    weight = torch.full((edge_index.size(1),), 2.0, device=DEVICE)
+    weighted = Laplacian(edge_index, weight, num_nodes=4)
     assert weighted.operator.chunks is None
     weighted.aggregate(x.bfloat16())
     assert lap.to(torch.float64).operator.chunks is None
@@ -246,7 +247,7 @@ def test_what_is_not_taken_by_blocks(taken):
 
 def test_weights_of_one_are_no_weights(taken):
     edge_index, n = GRAPHS["random"]()
-    lap = Laplacian(edge_index, torch.ones(edge_index.size(1)), num_nodes=n)
+    lap = Laplacian(edge_index, torch.ones(edge_index.size(1)), num_nodes=n).to(DEVICE)
     assert lap.operator.chunks is not None
 
 
