@@ -1,9 +1,12 @@
 import os
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.commands import Warm
 
 if not torch.cuda.is_available():  # kernels go through Triton's interpreter, from its import on
     os.environ["TRITON_INTERPRET"] = "1"
@@ -32,6 +35,14 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Where commands are forked; they find neither the data nor the cache of the user."""
+    cache, data = (str(tmp_path_factory.mktemp(name)) for name in ("cache", "data"))
+    with Warm(BUNN_CACHE=cache, BUNN_DATA=data) as warm:
+        yield warm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

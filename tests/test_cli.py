@@ -38,15 +38,15 @@ def test_the_summary_fits_and_never_loses_a_verdict(width):
         assert report.statement[:9] in text
 
 
-def test_a_terminal_without_greek(tmp_path):
+def test_a_terminal_without_greek(warm, tmp_path):
     code = "sys.stdout.reconfigure(encoding='ascii')"
     for arguments in (("--no-plot",), ("--json",)):
-        result = run("verify", "--claim", "gcn", *arguments, cwd=tmp_path, before=code)
+        result = warm.run("verify", "--claim", "gcn", *arguments, cwd=tmp_path, before=code)
         assert result.returncode == 0, result.stderr
 
 
-def test_verify_json(tmp_path):
-    result = run("verify", "--json", "--claim", "limit", "--claim", "cost", cwd=tmp_path)
+def test_verify_json(warm, tmp_path):
+    result = warm.run("verify", "--json", "--claim", "limit", "--claim", "cost", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     data = json.loads(result.stdout)
     assert data["passed"] is True
@@ -60,8 +60,8 @@ def test_verify_json(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_verify_one_claim_with_details_and_a_plot(tmp_path):
-    result = run("verify", "--claim", "oversmoothing", cwd=tmp_path)
+def test_verify_one_claim_with_details_and_a_plot(warm, tmp_path):
+    result = warm.run("verify", "--claim", "oversmoothing", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     for part in ("Proposition 4.2", "Erratum:", "printed:", "counterexample:", "corrected:", "128"):
         assert part in result.stdout
@@ -69,30 +69,34 @@ def test_verify_one_claim_with_details_and_a_plot(tmp_path):
     assert "bunn-oversmoothing.png" in result.stdout
 
     elsewhere = tmp_path / "plot.svg"
-    result = run("verify", "--claim", "cost", "--plot", str(elsewhere), cwd=tmp_path)
+    result = warm.run("verify", "--claim", "cost", "--plot", str(elsewhere), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "<svg" in elsewhere.read_text()
 
-    result = run("verify", "--claim", "cost", "--no-plot", cwd=tmp_path)
+    result = warm.run("verify", "--claim", "cost", "--no-plot", cwd=tmp_path)
     assert result.returncode == 0
     assert not (tmp_path / "bunn-cost.png").exists()
 
 
-def test_a_broken_layer_exits_with_one(tmp_path):
+def test_a_broken_layer_exits_with_one(warm, tmp_path):
     broken = "import bunn.bundle.rotation as r; r.PlaneMaps.desync = r.PlaneMaps.sync"
-    result = run("verify", "--claim", "consensus", "--claim", "limit", cwd=tmp_path, before=broken)
+    result = warm.run(
+        "verify", "--claim", "consensus", "--claim", "limit", cwd=tmp_path, before=broken
+    )
     assert result.returncode == 1
     assert "verdict: fails" in result.stdout
     assert "verdict: holds" in result.stdout
 
-    result = run("verify", "--json", "--claim", "consensus", cwd=tmp_path, before=broken)
+    result = warm.run("verify", "--json", "--claim", "consensus", cwd=tmp_path, before=broken)
     assert result.returncode == 1
     assert json.loads(result.stdout)["passed"] is False
 
 
-def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(tmp_path):
+def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(warm, tmp_path):
     broken = "import bunn.bundle as b; b.FlatBundle.energy = None"
-    result = run("verify", "--claim", "energy", "--claim", "limit", cwd=tmp_path, before=broken)
+    result = warm.run(
+        "verify", "--claim", "energy", "--claim", "limit", cwd=tmp_path, before=broken
+    )
     assert result.returncode == 1
     assert "ended by TypeError" in result.stdout
     assert "Traceback" in result.stdout  # where it came from, as part of the details
@@ -112,16 +116,16 @@ def test_an_exception_in_a_claim_is_reported_and_the_rest_runs(tmp_path):
         (("--claim", "cost", "--plot", "x.png", "--no-plot"), "exclude each other"),
     ],
 )
-def test_bad_arguments_are_explained(arguments, message, tmp_path):
-    result = run("verify", *arguments, cwd=tmp_path)
+def test_bad_arguments_are_explained(arguments, message, warm, tmp_path):
+    result = warm.run("verify", *arguments, cwd=tmp_path)
     assert result.returncode == 2
     words = result.stderr.replace("│", " ").split()
     assert message in " ".join(words)
     assert "Traceback" not in result.stderr
 
 
-def test_a_plot_that_cannot_be_written(tmp_path):
-    result = run("verify", "--claim", "cost", "--plot", "missing/plot.png", cwd=tmp_path)
+def test_a_plot_that_cannot_be_written(warm, tmp_path):
+    result = warm.run("verify", "--claim", "cost", "--plot", "missing/plot.png", cwd=tmp_path)
     assert result.returncode == 2
     assert "no plot was written to missing/plot.png" in result.stderr
 
@@ -142,10 +146,10 @@ def test_claims_run_without_matplotlib(tmp_path):
     assert "pip install 'bunn[train]'" in result.stderr
 
 
-def test_version_and_help(tmp_path):
-    assert run("--version", cwd=tmp_path).stdout.strip() == bunn.__version__
-    assert "verify" in run("--help", cwd=tmp_path).stdout
-    assert "--claim" in run("verify", "--help", cwd=tmp_path).stdout
+def test_version_and_help(warm, tmp_path):
+    assert warm.run("--version", cwd=tmp_path).stdout.strip() == bunn.__version__
+    assert "verify" in warm.run("--help", cwd=tmp_path).stdout
+    assert "--claim" in warm.run("verify", "--help", cwd=tmp_path).stdout
 
 
 def test_the_installed_command_is_this_one():
@@ -159,29 +163,29 @@ def bunn_scripts():
     return entry_points(group="console_scripts", name="bunn")
 
 
-def test_bench_lists_what_there_is(tmp_path):
-    result = run("bench", cwd=tmp_path)
+def test_bench_lists_what_there_is(warm, tmp_path):
+    result = warm.run("bench", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     listed = [line.split()[0] for line in result.stdout.splitlines()]
     assert {"diffusion", "floors", "gpu_diffusion", "gpu_layers"} <= set(listed)
     assert all(len(line.split()) > 3 for line in result.stdout.splitlines())
 
 
-def test_bench_with_a_wrong_name(tmp_path):
-    result = run("bench", "difusion", cwd=tmp_path)
+def test_bench_with_a_wrong_name(warm, tmp_path):
+    result = warm.run("bench", "difusion", cwd=tmp_path)
     assert result.returncode == 2
     assert "did you mean 'diffusion'" in " ".join(result.stderr.split())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_bench_without_a_gpu(tmp_path):
-    result = run("bench", "gpu", cwd=tmp_path)
+def test_bench_without_a_gpu(warm, tmp_path):
+    result = warm.run("bench", "gpu", cwd=tmp_path)
     assert result.returncode == 1
     assert "no CUDA device is here" in result.stderr
 
 
-def test_bench_without_a_clone(tmp_path):
+def test_bench_without_a_clone(warm, tmp_path):
     before = "import bunn.cli, pathlib; sys.modules['bunn.cli.bench'].CLONE = pathlib.Path('.')"
-    result = run("bench", cwd=tmp_path, before=before)
+    result = warm.run("bench", cwd=tmp_path, before=before)
     assert result.returncode == 1
     assert "run from a clone of the repository" in result.stderr

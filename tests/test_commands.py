@@ -12,19 +12,12 @@ from safetensors.torch import load_file
 from bunn.data import DATASETS
 from bunn.experiments.presets import find_preset
 from bunn.experiments.results import Result
-from tests.commands import Warm, run
+from tests.commands import run
 from tests.data.raw_files import real_root, write_dataset
 from tests.experiments.samples import sample, trees, with_curves
 from tests.runs import SMALL, files, outcome, train
 
 EXTRAS = ("lightning", "torchmetrics", "safetensors")
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    cache = str(tmp_path_factory.mktemp("cache"))
-    with Warm(BUNN_CACHE=cache, BUNN_DATA=str(tmp_path_factory.mktemp("data"))) as warm:
-        yield warm
 
 
 def explained(result, code):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Warm, run, wait_until
+from tests.commands import run, wait_until
 from tests.runs import evaluations, files, outcome, train
 
 #: Whose numbers depend on random streams (dropout, signs) and on all of the past (a plateau).
@@ -30,12 +30,6 @@ def watch(event, arguments):
         if {}: os.kill(os.getpid(), signal.{})
 sys.addaudithook(watch)
 """
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    with Warm(BUNN_CACHE=str(tmp_path_factory.mktemp("cache"))) as warm:
-        yield warm
 
 
 @pytest.fixture(scope="module")
