@@ -2,6 +2,8 @@ import os
 import warnings
 from collections.abc import Iterator
 
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of numpy and scipy, read when they are imported
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
