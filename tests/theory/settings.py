@@ -1,4 +1,6 @@
-"""Graphs, sizes and seeds for the claims that are not those of ``bunn verify``."""
+"""Graphs, times, sizes and seeds for the claims that are not those of ``bunn verify``."""
+
+import math
 
 import networkx as nx
 
@@ -29,9 +31,11 @@ CYCLIC = (WHEEL, LADDER, PETERSEN, PREFERENTIAL)
 SETTINGS = {
     **{name: {"graphs": MIXED, "seed": SEED} for name in CLAIMS},
     "energy": {"graphs": MIXED, "regular": (PETERSEN, PAIR), "seed": SEED},
+    "newheatdiff": {"graphs": MIXED, "times": (0.7, 25.0), "seed": SEED},
     "path-independence": {"graphs": CYCLIC, "seed": SEED},
     "limit": {"graphs": (*MIXED, PAIR, PETERSEN)},
     "oversmoothing": {"graphs": (LADDER, WHEEL, LOLLIPOP), "depths": (1, 3, 100), "seed": SEED},
+    "jacobian": {"graphs": MIXED, "times": (1.5, math.inf), "seed": SEED},
     "mpnn-jacobian": {"graphs": MIXED, "depth": 2, "seed": SEED},
     "mpnn-uniform-approx": {"sizes": (18, 26), "depth": 3, "time": 4.0, "seed": SEED},
     "unifapp": {"graphs": MIXED, "times": (0.05, 2.0, 30.0), "channels": (3, 1), "seed": SEED},
