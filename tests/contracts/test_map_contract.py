@@ -72,8 +72,7 @@ def test_all_nodes_of_a_bundle_share_a_determinant(maps, d, scale):
 
 
 @pytest.mark.parametrize(("maps", "d"), CASES)
-@pytest.mark.parametrize("direction", ["sync", "desync"])
-@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize(("direction", "p"), [("sync", 2), ("desync", 1)])
 def test_derivatives(maps, d, direction, p):
     params = parameters(maps, d, n=2, b=2).requires_grad_(num_map_params(maps, d) > 0)
     x = fields(d, p, n=2, b=2).requires_grad_()
