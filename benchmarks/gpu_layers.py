@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 
-from benchmarks.device import capture, medians, save_measured, side_by_side
+from benchmarks.device import about, capture, medians, save_measured, side_by_side
 from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
 from benchmarks.layer import sparse_adjacency
+from benchmarks.results import unfinished
 from bunn import BuNNConv, Laplacian
 from bunn.baselines import BASELINES
 
@@ -230,10 +231,13 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64  # all models are one code with other layers
-    side_by_side(warm, jobs())
-    rows: list[dict[str, Any]] = []
+    rows = unfinished("gpu_layers", len(graphs()) * len(PRECISIONS))
+    there = {(row["graph"], row["precision"]) for row in rows}
+    side_by_side(warm, (job for job in jobs() if job[:2] not in there))
     for name, (edge_index, num_nodes) in graphs().items():
         for precision in PRECISIONS:
+            if (name, precision) in there:
+                continue
             row = measure(edge_index, num_nodes, precision)
             taken = row["milliseconds"]
             over = {form: ms / taken["SAGE, eager"] for form, ms in taken.items()}
@@ -243,6 +247,7 @@ def main() -> None:
                     "nodes": num_nodes,
                     "entries": edge_index.size(1),
                     "precision": precision,
+                    "commit": about()["git_commit"],
                     **row,
                     "over_eager_sage": over,
                 }

@@ -53,6 +53,13 @@ def save(name: str, rows: list[dict[str, Any]], **about: Any) -> None:
     print(f"wrote {FOLDER.name}/{name}.json", file=sys.stderr)
 
 
+def unfinished(name: str, complete: int) -> list[dict[str, Any]]:
+    """The rows of a file that has fewer than all: a run that was cut short, to be gone on with."""
+    there = (FOLDER / f"{name}.json").is_file()
+    rows: list[dict[str, Any]] = load(name)["rows"] if there else []
+    return rows if len(rows) < complete else []
+
+
 def load(name: str) -> dict[str, Any]:
     """Reads ``results/<name>.json``."""
     content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())

@@ -46,7 +46,8 @@ How large a graph fits has not been run yet.
 """
 
 SPLITS_LOG = """\
-Small models are stacked unasked.
+Stacking pays up to a width of 128, and `bunn train --splits all` stacks up to there unasked. Beyond,
+a step of one split fills the card, and goes through kernels that a stack cannot use.
 """
 
 TIMES_LOG = """\
@@ -78,9 +79,10 @@ def sections() -> str:
 def how(result: dict[str, Any]) -> str:
     """By which command, where and when something was measured."""
     gpu = result["gpu"]
+    commits = {row.get("commit", gpu["git_commit"])[:7]: None for row in result["rows"]}
     return (
         f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
-        f"{gpu['git_commit'][:7]}"
+        f"{' and '.join(commits)}"
     )
 
 

@@ -24,8 +24,9 @@ from bunn.training.run import Gradients, Output, Request, Run, Step
 
 Model = Callable[..., Tensor]
 
-#: Batches of at most this many hidden values are worth stacking: beyond, products fill a core.
-SMALL = 2**15
+#: Batches of at most this many hidden values are worth stacking: beyond, products fill a core, or a
+#: GPU (``benchmarks/gpu_splits.py``).
+SMALL = {"cpu": 2**15, "cuda": 2**21}
 
 
 class CompileError(RuntimeError):
@@ -176,7 +177,8 @@ def is_small(run: Run) -> bool:
     """Whether a training step is mostly overhead."""
     graph = run.feed.parts["train"][0]
     nodes = int(graph.num_nodes or 0) * run.feed.batch_size
-    return nodes * int(run.config.model.hidden_channels) <= SMALL
+    hidden = nodes * int(run.config.model.hidden_channels)
+    return hidden <= SMALL.get(run.device.type, SMALL["cpu"])
 
 
 class Stack:

@@ -190,7 +190,7 @@ def test_small_runs_are_trained_together_unasked(monkeypatch, stacked_calls):
     train(config, [(0, 0), (1, 1)], device="cpu")
     assert stacked_calls
     stacked_calls.clear()
-    monkeypatch.setattr(module, "SMALL", 6 * 8 - 1)
+    monkeypatch.setitem(module.SMALL, "cpu", 6 * 8 - 1)
     train(config, [(0, 0), (1, 1)], device="cpu")
     assert not stacked_calls
     assert in_step([run_of(config)])
