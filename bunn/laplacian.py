@@ -122,6 +122,8 @@ class Laplacian:
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
         self._block_spectrum: BlockSpectrum | None = None
+        #: Its eigenvectors by the type of the features: bunn.diffusion.spectral.
+        self.bases: dict[torch.dtype, tuple[Any, ...]] = {}
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
         self._gap: float | None = None
         #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.
@@ -330,6 +332,7 @@ class Laplacian:
         """
         if isinstance(spectrum, BlockSpectrum):
             self._block_spectrum = spectrum
+            self.bases = {}
         else:
             values, vectors = spectrum
             self._lowest = values, vectors, values.tolist()
@@ -348,6 +351,7 @@ class Laplacian:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state.update(_siblings={}, kernels=OrderedDict(), _block_spectrum=None, _lowest=None)
+        state["bases"] = {}
         return state
 
     def __copy__(self) -> Laplacian:

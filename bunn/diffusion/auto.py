@@ -5,7 +5,7 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ====================  ==========================================================================
 ``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and ``step`` for each of the ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
-``spectral``          ``2 * 0.25 * sum s_i^2``, only if all eigenpairs are there already
+``spectral``          ``2 * dense * sum s_i^2``, only if all eigenpairs are there already
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 
@@ -49,6 +49,10 @@ class Machine(NamedTuple):
     step: float
     reuse: int
 
+    def unit(self, x: Tensor) -> float:
+        """A dense multiply-add with features ``x``."""
+        return self.dense_16 if x.dtype.itemsize == 2 else self.dense
+
 
 #: One where torch multiplies.
 PLAIN = Machine(dense=0.25, dense_16=0.25, step=2e5, reuse=8)
@@ -70,7 +74,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known:
-        costs["spectral"] = 2 * PLAIN.dense * lap.blocks.area * x.size(1)
+        costs["spectral"] = 2 * machine.unit(x) * lap.blocks.area * x.size(1)
     if not isinstance(time.value, Tensor) and time.constant:
         costs["dense"] = _dense_cost(x, lap, time.value, degree, machine)
     return min(costs, key=lambda name: costs[name])
@@ -110,8 +114,7 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Ma
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
-    unit = machine.dense_16 if x.dtype.itemsize == 2 else machine.dense
-    cost = unit * lap.blocks.area * x.size(1) + machine.step * len(lap.blocks.shapes)
+    cost = machine.unit(x) * lap.blocks.area * x.size(1) + machine.step * len(lap.blocks.shapes)
     if formed:
         return cost
     return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse

@@ -5,7 +5,8 @@ r"""Heat from eigenpairs: Algorithm 2 of the paper.
 
 with eigenpairs of :math:`I - S` (the paper's :math:`\phi\phi^\top`, without the degrees, is right
 for the symmetric Laplacian). With all eigenpairs it is exact; with the lowest :math:`k` it is off
-by :math:`e^{-t\lambda_{k+1}}`, which is checked.
+by :math:`e^{-t\lambda_{k+1}}`, which is checked. All eigenvectors of all components are two batched
+products, on a GPU by its tensor cores (:mod:`bunn.diffusion.products`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ import math
 import torch
 from torch import Tensor
 
+from bunn.diffusion.dense import on_tensor_cores, storage
 from bunn.diffusion.options import Options, Time
+from bunn.diffusion.products import SplitMatrix, split_product
+from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
+from bunn.operator import for_keeps
 
 #: Without ``num_eigs``, a component up to this size is diagonalised in full.
 FULL_SIZE = 2048
@@ -32,7 +37,7 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
     known = lap.known_block_spectrum is not None
     if options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE):
-        y = _all_blocks(z, lap, time)
+        y = _all_blocks(z.to(storage(lap, x.dtype)), lap, time)
     else:
         values, vectors = _eigenpairs(lap, time, options)
         y = vectors @ (_decay(values, time) * (vectors.T @ z))
@@ -40,14 +45,29 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 
 def _all_blocks(z: Tensor, lap: Laplacian, time: Time) -> Tensor:
-    spectrum = lap.block_spectrum()
-    stacks = [
-        vectors @ (_decay(values, time) * (vectors.mT @ stack))
-        for values, vectors, stack in zip(
-            spectrum.values, spectrum.vectors, lap.blocks.split(z), strict=True
-        )
-    ]
-    return lap.blocks.join(stacks)
+    spectrum, blocks = lap.block_spectrum(), lap.blocks
+    decays = [_decay(values, time) for values in spectrum.values]
+    if on_tensor_cores(lap) and not torch.compiler.is_compiling():
+        parts = zip(_bases(lap, z.dtype), decays, blocks.split(z), strict=True)
+        return blocks.join([_heated(*part) for part in parts])
+    plain = zip(spectrum.vectors, decays, blocks.split(z), strict=True)
+    return blocks.join(
+        [vectors @ (decay * (vectors.mT @ stack)) for vectors, decay, stack in plain]
+    )
+
+
+def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:
+    """The same by tensor cores, to the digits of the features."""
+    return split_product(basis, (decay * split_product(basis.adjoint, stack)).to(stack.dtype))
+
+
+@for_keeps()
+def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[SplitMatrix, ...]:
+    """The eigenvectors as tensor cores multiply them with features of a type; cached."""
+    if dtype not in lap.bases:
+        vectors = lap.block_spectrum().vectors
+        lap.bases[dtype] = tuple(SplitMatrix.of(stack, dtype) for stack in vectors)
+    return handed_out(lap.bases[dtype])
 
 
 def _decay(values: Tensor, time: Time) -> Tensor:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bunn.diffusion.dense
+import bunn.diffusion.spectral
 from bunn import Laplacian, diffuse, heat_kernel
 from bunn.diffusion.products import SplitMatrix, split_product
 from tests.graphs import ZOO
@@ -110,3 +111,32 @@ def test_a_kernel_in_two_halves(dtype, monkeypatch):
     assert all((stack.low is None) == (dtype.itemsize == 2) for stack in stacks)
     (grad,) = torch.autograd.grad(y.sum(), x)
     assert torch.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_eigenvectors_in_two_halves(dtype, normalization, monkeypatch):
+    monkeypatch.setattr(bunn.diffusion.dense, "on_tensor_cores", lambda lap: True)
+    monkeypatch.setattr(bunn.diffusion.spectral, "on_tensor_cores", lambda lap: True)
+    edge_index, n = ZOO["disconnected"]()
+    lap = Laplacian(edge_index, num_nodes=n, normalization=normalization)
+    x = torch.randn(n, 4).to(dtype).requires_grad_()
+    for time in (2.0, torch.tensor([0.5, 1.0, 2.0, 30.0], requires_grad=True)):
+        y = diffuse(x, lap, time, method="spectral")
+        wide, late = x.detach().double().requires_grad_(), time
+        if isinstance(time, torch.Tensor):
+            late = time.detach().double().requires_grad_()
+        exact = diffuse(wide, lap, late, tol=1e-12, method="chebyshev")
+        assert y.dtype == dtype
+        slack = 2e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(y.double(), exact, rtol=0, atol=slack)
+        leaves = [x] if late is time else [x, time]
+        exact_leaves = [wide] if late is time else [wide, late]
+        grads = torch.autograd.grad(y.float().sum(), leaves)
+        for grad, expected in zip(
+            grads, torch.autograd.grad(exact.sum(), exact_leaves), strict=True
+        ):
+            torch.testing.assert_close(grad.double(), expected, rtol=0, atol=10 * slack)
+    assert set(lap.bases) == {dtype}
+    lap.adopt_spectrum(lap.block_spectrum())
+    assert not lap.bases
