@@ -30,8 +30,9 @@ and torch offer is at most 1.8 times as fast; one whose mean is taken by the ker
 up to 2.3 times.
 
 Not good: *eager*. Without a CUDA graph a step of a BuNN takes 17 to 25 ms on any of these graphs,
-which is the time of the host: hundreds of launches. `bunn train` captures steps unasked; in a loop
-of one's own, `torch.cuda.graph` does.
+which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 7
+ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
+`torch.cuda.graph` does.
 """
 
 MODELS_LOG = """\
