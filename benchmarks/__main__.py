@@ -11,6 +11,7 @@ import torch
 from benchmarks import (
     diffusion,
     floors,
+    gpu_accuracy,
     gpu_diffusion,
     gpu_layers,
     gpu_models,
@@ -45,7 +46,7 @@ BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
         *(diffusion, layer, memory, scaling, floors, rounding, reuse),
-        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
+        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times, gpu_accuracy),
     )
 }
 GROUPS = {
