@@ -38,9 +38,9 @@ the PTX. Short rows are taken side by side, two to a thread. Rows of more than {
 neighbours are cut into pieces, so that a hub does not hold up the rest.
 
 Where nodes have many neighbours, all edges weigh one and features have 16 bits, rows are taken by
-blocks of {grouping.ROWS} in the order of Cuthill and McKee. A block gathers each of its neighbours
-once, {grouping.CHUNK} at a time, and adds them up by a product with a tile of zeros and ones, which
-is formed from bits in the registers of the tensor cores. Heat runs in the frame of the random walk
+blocks of {grouping.ROWS}, ordered by min-hashing. A block gathers each of its neighbours once,
+{grouping.CHUNK} at a time, and adds them up by a product with a tile of zeros and ones, which is
+formed from bits in the registers of the tensor cores. Heat runs in the frame of the random walk
 there, where neighbours have no factors and tiles are exact.
 
 Clenshaw's recurrence would save the sum, but not the time: it reads the features instead. And its

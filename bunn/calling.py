@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 
 
-def unwatched() -> bool:
-    """Whether operations are carried out as they are called: nothing compiles, transforms or traces
-    them."""
+def unwatched(*tensors: Tensor) -> bool:
+    """Whether operations are carried out as they are called: nothing compiles, transforms, batches
+    or traces them."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
+        or any(map(batched, tensors))
     )
+
+
+def batched(tensor: Tensor) -> bool:
+    """Whether it is one of many gradients, as ``torch.autograd.grad(is_grads_batched=True)`` sends
+    them."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor)
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:

@@ -354,6 +354,16 @@ class Laplacian:
         state["bases"] = {}
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.operator.scales is not None:  # the root is known by where it lies
+            root = self.operator.scales[0].unsqueeze(1)
+            if self.operator.before is not None:
+                self.operator = self.operator._replace(before=root)
+            self._aggregation = {
+                name: walk._replace(before=root) for name, walk in self._aggregation.items()
+            }
+
     def __copy__(self) -> Laplacian:
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__)

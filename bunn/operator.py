@@ -182,7 +182,7 @@ class _RandomWalk(torch.autograd.Function):
         pieces: Tensor | None,
         scales: Tensor | None,
     ) -> Tensor:
-        walk = _walk if unwatched() else _random_walk
+        walk = _walk if unwatched(x) else _random_walk
         y: Tensor = walk(x, crow, col, value, before, after, segments, chunks, pieces, scales)
         return y
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.calling import apply
+from bunn.calling import apply, batched
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -83,7 +83,11 @@ class _PlaneMap(torch.autograd.Function):
         grad_x = None
         by_maps = any(ctx.needs_input_grad[1:3])
         # All at once, unless the gradient is to be differentiated itself.
-        if by_maps and kernels.serve_maps(x, cos) and not torch.is_grad_enabled():
+        if (
+            by_maps
+            and kernels.serve_maps(x, cos)
+            and not (torch.is_grad_enabled() or batched(grad))
+        ):
             return *kernels.turn_back(grad, x, cos, sin, ctx.turned), None
         if ctx.needs_input_grad[0]:
             grad_x = plane_map(grad, cos, _inverse(sin, ctx.turned), ctx.turned)

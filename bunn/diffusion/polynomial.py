@@ -200,7 +200,7 @@ class _Heat(torch.autograd.Function):
         time: float,
     ) -> Tensor:
         operator = (crow, col, value, before, after, segments, chunks, pieces, scales)
-        found = _sum if unwatched() else _heat
+        found = _sum if unwatched(x) else _heat
         y: Tensor = found(x, times, *operator, recurrence, degree, tol, time)
         return y
 

@@ -37,18 +37,18 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
     known = lap.known_block_spectrum is not None
     if options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE):
-        y = _all_blocks(z.to(storage(lap, x.dtype)), lap, time)
+        y = _all_blocks(z, lap, time, storage(lap, x.dtype))
     else:
         values, vectors = _eigenpairs(lap, time, options)
         y = vectors @ (_decay(values, time) * (vectors.T @ z))
     return (y if root is None else y / root).to(x.dtype)
 
 
-def _all_blocks(z: Tensor, lap: Laplacian, time: Time) -> Tensor:
+def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Tensor:
     spectrum, blocks = lap.block_spectrum(), lap.blocks
     decays = [_decay(values, time) for values in spectrum.values]
     if on_tensor_cores(lap) and not torch.compiler.is_compiling():
-        parts = zip(_bases(lap, z.dtype), decays, blocks.split(z), strict=True)
+        parts = zip(_bases(lap, dtype), decays, blocks.split(z.to(dtype)), strict=True)
         return blocks.join([_heated(*part) for part in parts])
     plain = zip(spectrum.vectors, decays, blocks.split(z), strict=True)
     return blocks.join(

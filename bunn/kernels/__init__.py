@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from bunn.calling import unwatched
+from bunn.calling import batched, unwatched
 
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -48,6 +49,10 @@ class Blocks(NamedTuple):
     chunks: Tensor
     pieces: Tensor
     scales: Tensor
+
+    def has_root(self, before: Tensor | None) -> bool:
+        """Whether factors are the root of the degrees: the same memory, which is not looked at."""
+        return before is not None and before.data_ptr() == self.scales.data_ptr()
 
 
 class Rows(NamedTuple):
@@ -131,14 +136,21 @@ def serve(x: Tensor, value: Tensor) -> bool:
     return x.is_cuda and known and value.numel() < 2**31 and wanted()  # 32-bit indices
 
 
-def serve_blocks(x: Tensor, rows: Rows) -> Blocks | None:
-    """The blocks of rows, if features ``x`` are to be taken by them."""
-    return rows.blocks if x.dtype.itemsize == 2 and x.size(1) >= NARROWEST else None
+def serve_blocks(x: Tensor, rows: Rows, before: Tensor | None) -> Blocks | None:
+    """The blocks of rows, if features ``x``, with factors ``before``, are to be taken by them.
+
+    Other factors than the root are multiplied and rounded first, for which float16 has no room.
+    """
+    blocks = rows.blocks
+    if blocks is None or x.dtype.itemsize != 2 or x.size(1) < NARROWEST:
+        return None
+    return blocks if x.dtype == torch.bfloat16 or blocks.has_root(before) else None
 
 
 def serve_maps(x: Tensor, cos: Tensor) -> bool:
     """Whether there is a kernel for maps with cosines ``cos``, applied to features ``x``."""
-    return x.is_cuda and x.dtype in DTYPES and cos.dtype == torch.float32 and wanted()
+    known = x.dtype in DTYPES and cos.dtype == torch.float32
+    return x.is_cuda and known and wanted() and not batched(x)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
@@ -175,7 +187,7 @@ def turn_back(
 def serve_chains(x: Tensor) -> bool:
     """Whether there are kernels for chains of operations on features ``x``."""
     fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
-    return fits and wanted() and unwatched()
+    return fits and wanted() and unwatched() and forward_ad._current_level < 0
 
 
 def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
@@ -214,7 +226,9 @@ def add_and_norm_back(
     grad_stream: Tensor | None,
     grad_normed: Tensor,
     more: Tensor | None,
-    found: Normed,
+    stream: Tensor,
+    mean: Tensor,
+    scale: Tensor,
     weight: Tensor,
     dropout: Dropout,
     branch: torch.dtype | None,
@@ -222,7 +236,8 @@ def add_and_norm_back(
     """:func:`bunn.kernels.chains.add_and_norm_rows_back`."""
     from bunn.kernels.chains import add_and_norm_rows_back  # noqa: PLC0415
 
-    return add_and_norm_rows_back(grad_stream, grad_normed, more, found, weight, dropout, branch)
+    sizes = (stream, mean, scale)
+    return add_and_norm_rows_back(grad_stream, grad_normed, more, *sizes, weight, dropout, branch)
 
 
 def product(
@@ -237,7 +252,7 @@ def product(
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
     """
-    blocks = serve_blocks(x, rows)
+    blocks = serve_blocks(x, rows, before)
     if blocks is not None:
         from bunn.kernels.blocks import block_product  # noqa: PLC0415
 

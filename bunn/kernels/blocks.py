@@ -128,7 +128,7 @@ def block_product(
 
 def without_root(x: Tensor, blocks: Blocks, before: Tensor | None) -> Tensor:
     """``D^-1/2 before x``, rounded: what is added up in blocks in place of ``before x``."""
-    if is_root(before, blocks):
+    if blocks.has_root(before):
         return x
     inverse = blocks.scales[1]
     factor = inverse if before is None else inverse * before.squeeze(1)
@@ -139,8 +139,3 @@ def without_root(x: Tensor, blocks: Blocks, before: Tensor | None) -> Tensor:
         tile = {"ROWS": SCALE_ROWS, "WIDTH": SCALE_WIDTH}
         launch(scale_rows, grid, (x, out, factor, n, width, x.stride(0)), 4, **tile)
     return out
-
-
-def is_root(before: Tensor | None, blocks: Blocks) -> bool:
-    """Whether factors are the root of the degrees: the same memory, which is not looked at."""
-    return before is not None and before.data_ptr() == blocks.scales.data_ptr()

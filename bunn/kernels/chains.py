@@ -99,7 +99,9 @@ def add_and_norm_rows_back(
     grad_stream: Tensor | None,
     grad_normed: Tensor,
     more: Tensor | None,
-    found: Normed,
+    stream: Tensor,
+    mean: Tensor,
+    scale: Tensor,
     weight: Tensor,
     dropout: Dropout,
     branch: torch.dtype | None,
@@ -110,7 +112,9 @@ def add_and_norm_rows_back(
         grad_stream: That of ``s``, if there is one.
         grad_normed: That of its LayerNorm, whose rows may lie apart.
         more: What is to be added to it.
-        found: What the forward pass returned.
+        stream: What the forward pass returned, like what follows.
+        mean: Of its rows.
+        scale: Of its rows.
         weight: Of the LayerNorm.
         dropout: As in the forward pass.
         branch: The type of the branch, if there is one.
@@ -119,7 +123,6 @@ def add_and_norm_rows_back(
         The gradients by ``x`` and by the branch, and ``(3, c)`` those of the weight, the shift and
         the bias, if there is one.
     """
-    stream = found.stream
     grad_x = torch.empty_like(stream)
     grad_branch = None if branch is None else torch.empty_like(stream, dtype=branch)
     rows, width = _tile(stream.size(1))
@@ -131,7 +134,7 @@ def add_and_norm_rows_back(
             add_and_norm_back,
             (programs,),
             (
-                *(grad_stream, grad_normed, more, stream, weight, found.mean, found.scale, grad_x),
+                *(grad_stream, grad_normed, more, stream, weight, mean, scale, grad_x),
                 *(grad_branch, sums, dropout.seeds, dropout.place, dropout.rate, *stream.shape),
                 *(grad_normed.stride(0), turns, programs),
             ),

@@ -47,7 +47,7 @@ def chebyshev_heat(
         storage: The type in which the ``T_k`` are kept.
     """
     step: Callable[..., None] = partial(walk, rows=rows)
-    blocks = serve_blocks(x, rows) if storage == x.dtype else None
+    blocks = serve_blocks(x, rows, before) if storage == x.dtype else None
     if blocks is not None:
         root = blocks.scales[0].unsqueeze(1)
         x, after = without_root(x, blocks, before), root if after is None else root * after

@@ -1,6 +1,6 @@
 """Which rows a block has and which neighbours they share, as :mod:`bunn.kernels.blocks` reads it.
 
-Built on the host, once for a graph.
+Built on the device of the graph, once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from bunn import kernels
@@ -22,6 +20,8 @@ ROWS = 64
 CHUNK = 32
 #: Chunks of the longest block that is summed in one piece.
 LONGEST = 96
+#: Permutations by which rows are ordered.
+HASHES = 4
 #: Graphs that can gain have so many entries, and so many in a row.
 ENTRIES = (2**16, 5 * 10**7)
 MEAN_DEGREE = 32
@@ -64,7 +64,7 @@ def cut_blocks(
     chunk: int = CHUNK,
     longest: int = LONGEST,
 ) -> tuple[Blocks, float]:
-    """Blocks in the order of Cuthill and McKee, and entries over rows of features to be read.
+    """Blocks of rows that share neighbours, and entries over rows of features to be read.
 
     Args:
         crow: As for :func:`group_rows`, like what follows.
@@ -75,51 +75,64 @@ def cut_blocks(
         chunk: 32 or 64.
         longest: Chunks of the longest piece.
     """
-    n, pointers, column = degree.numel(), crow.cpu().numpy(), col.cpu().numpy()
-    pattern = csr_array((np.ones(len(column), np.int8), column, pointers), shape=(n, n))
-    order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    place = np.repeat(place, np.diff(pointers))
-    block, lane = place // rows, place % rows
+    n = degree.numel()
+    length = crow.long().diff()
+    row, column = torch.repeat_interleave(length), col.long()
+    order = _order(row, column, n)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(n, device=order.device)
+    block, lane = place[row] // rows, place[row] % rows
 
-    shared, which = np.unique(block * n + column, return_inverse=True)
-    owner, neighbour = np.divmod(shared, n)
-    sizes = np.bincount(owner)
+    shared, which = torch.unique(block * n + column, return_inverse=True)
+    owner, neighbour = shared // n, shared % n
+    sizes = torch.bincount(owner)
     lengths = -(-sizes // chunk)
-    ends = np.cumsum(lengths)
-    slots = np.arange(len(shared)) + np.repeat((ends - lengths) * chunk - _starts(sizes), sizes)
-    ids = np.repeat(neighbour[_starts(sizes)], lengths * chunk)
+    begin = _starts(lengths)
+    slots = torch.arange(owner.numel(), device=owner.device) - _starts(sizes)[owner]
+    slots += begin[owner] * chunk
+    ids = torch.repeat_interleave(neighbour[_starts(sizes)], lengths * chunk)
     ids[slots] = neighbour
-    words = np.zeros((ends[-1], chunk // 32, rows), np.uint32)
-    at, bit = np.divmod(slots[which], chunk)
+    total = ids.numel() // chunk
+    at, bit = slots[which] // chunk, slots[which] % chunk
     # Every bit is set once, so that they can be added up.
-    flat = (at * (chunk // 32) + bit // 32) * rows + lane
-    words += _added(flat, np.left_shift(1, bit % 32), words.size).reshape(words.shape)
+    word = (at * (chunk // 32) + bit // 32) * rows + lane
+    words = torch.zeros(total * (chunk // 32) * rows, dtype=torch.int64, device=col.device)
+    words.scatter_add_(0, word, 1 << bit % 32)
 
-    head = np.zeros((chunk // 32, chunk), np.uint32)
-    head[np.arange(chunk) // 32, np.arange(chunk)] = np.left_shift(1, np.arange(chunk) % 32)
-    table = np.zeros((1 + ends[-1], chunk + rows * chunk // 32), np.uint32)
-    table[0, : head.size] = head.ravel()
-    table[1:, :chunk] = ids.reshape(-1, chunk)
-    table[1:, chunk:] = words.reshape(len(words), -1)
+    bits = torch.arange(chunk, device=col.device)
+    table = torch.zeros(1 + total, chunk + rows * chunk // 32, dtype=torch.int64, device=col.device)
+    table[0, bits // 32 * chunk + bits] = 1 << bits % 32
+    table[1:, :chunk] = ids.view(total, chunk)
+    table[1:, chunk:] = words.view(total, -1)
 
-    padded = np.full(len(lengths) * rows, -1)
+    padded = torch.full((lengths.numel() * rows,), -1, device=col.device)
     padded[:n] = order
-    pieces = _pieces(lengths, longest)
-    pieces = np.concatenate((pieces, padded.reshape(-1, rows)[pieces[:, 3]]), axis=1)
+    pieces = torch.from_numpy(_pieces(lengths.cpu().numpy(), longest)).to(col.device)
+    pieces = torch.cat((pieces, padded.view(-1, rows)[pieces[:, 3]]), dim=1)
     scales = torch.stack((root, 1 / root, 1 / degree.to(root.dtype), root / degree.to(root.dtype)))
-    found = Blocks(_on(table.view(np.int32), crow), _on(pieces.astype(np.int32), crow), scales)
-    return found, len(column) / len(shared)
+    found = Blocks(_as_words(table), pieces.to(torch.int32), scales)
+    return found, column.numel() / shared.numel()
 
 
-def _starts(sizes: Any) -> Any:
-    return np.cumsum(sizes) - sizes
+def _order(row: Tensor, column: Tensor, n: int) -> Tensor:
+    """Rows that share neighbours next to each other: sorted by the smallest of their neighbours
+    under random permutations, the first that counts."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.arange(n, device=row.device)
+    for _ in range(HASHES):
+        shuffled = torch.randperm(n, generator=generator).to(row.device)
+        smallest = torch.full_like(order, n).scatter_reduce_(0, row, shuffled[column], "amin")
+        order = order[torch.argsort(smallest[order], stable=True)]
+    return order
 
 
-def _added(where: Any, what: Any, size: int) -> Any:
-    """Sums of integers below ``2**32``, which float64 holds."""
-    return np.bincount(where, what, size).astype(np.uint32)
+def _starts(sizes: Tensor) -> Tensor:
+    return torch.cumsum(sizes, 0) - sizes
+
+
+def _as_words(numbers: Tensor) -> Tensor:
+    """Integers below ``2**32`` as int32, the highest bit for a sign."""
+    return torch.where(numbers < 2**31, numbers, numbers - 2**32).to(torch.int32)
 
 
 def _pieces(lengths: Any, longest: int) -> Any:
@@ -129,14 +142,10 @@ def _pieces(lengths: Any, longest: int) -> Any:
     """
     count = -(-lengths // longest)
     block = np.repeat(np.arange(len(lengths)), count)
-    part = np.arange(len(block)) - np.repeat(_starts(count), count)
+    part = np.arange(len(block)) - np.repeat(np.cumsum(count) - count, count)
     begin = part * lengths[block] // count[block]
     end = (part + 1) * lengths[block] // count[block]
-    first = 1 + _starts(lengths)[block] + begin
+    first = 1 + (np.cumsum(lengths) - lengths)[block] + begin
     pieces = np.stack((first, end - begin, np.where(part == 0, count[block], 0), block), axis=1)
     whole = count[block] == 1
     return pieces[np.lexsort((np.where(whole, begin - end, np.arange(len(block))), whole))]
-
-
-def _on(array: Any, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(like.device)

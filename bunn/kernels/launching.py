@@ -25,7 +25,7 @@ def launch(
     Args:
         kernel: A function under ``triton.jit``, whose constants come last.
         grid: How many programs.
-        arguments: All that is no constant, tensors first.
+        arguments: All that is no constant; the first that is there is a tensor.
         num_warps: Groups of 32 threads of a program.
         constants: What is known when the kernel is compiled, in the order of its signature.
     """

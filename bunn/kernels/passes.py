@@ -72,7 +72,7 @@ def activated(x, ACT: tl.constexpr):
         below, _ = normal(x)
         return x * below
     elif ACT == "relu":  # noqa: RET505  (one branch is all that is compiled)
-        return tl.maximum(x, 0.0)
+        return tl.where(x <= 0, 0.0, x)  # what is no number stays so
     else:
         return x
 
@@ -84,7 +84,7 @@ def slope(x, ACT: tl.constexpr):
         below, bell = normal(x)
         return below + x * bell * 0.3989422804014327
     elif ACT == "relu":  # noqa: RET505
-        return tl.where(x > 0, 1.0, 0.0)
+        return tl.where(x <= 0, 0.0, 1.0)
     else:
         return tl.full(x.shape, 1.0, tl.float32)
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import Linear
 
 from bunn import kernels
+from bunn.calling import batched
 from bunn.kernels import Dropout
 from bunn.operator import SymmetricOperator, random_walk
 
@@ -50,6 +51,7 @@ class Noise:
         """What a dropout module drops now."""
         if not isinstance(module, nn.Dropout) or not module.training or module.p == 0:
             return NOTHING
+        assert module.p < 1, "what drops everything is no chain"
         if self._seeds is None:
             size = (self._count,)
             self._seeds = torch.randint(2**31 - 1, size, dtype=torch.int32, device=self._device)
@@ -67,11 +69,13 @@ class _Activate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated itself
-            number = x.float() if bias is None else x.float() + bias
-            number = number * _mask(x, ctx.dropout)
-            out = _PLAIN[ctx.act](number).to(x.dtype)
-            return *_differentiate((out,), (x, bias), (grad,)), None, None
+        if torch.is_grad_enabled() or batched(grad):
+
+            def again(x: Tensor, bias: Tensor | None) -> tuple[Tensor]:
+                number = x.float() if bias is None else x.float() + bias
+                return (_PLAIN[ctx.act](number * _mask(x, ctx.dropout)).to(x.dtype),)
+
+            return *_differentiate(again, (x, bias), (grad,)), None, None
         return *kernels.activate_back(grad.contiguous(), x, bias, ctx.dropout, ctx.act), None, None
 
 
@@ -107,15 +111,21 @@ class _AddAndNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         x, branch, bias, weight, shift, stream, average, scale = ctx.saved_tensors
         inputs, nothing = (x, branch, bias, weight, shift), (None, None, None, None)
-        if torch.is_grad_enabled():
-            stream = x
-            if branch is not None:
-                part = (branch.float() + bias) * _mask(branch, ctx.dropout)
-                stream = (x + part).to(x.dtype)
-            out = F.layer_norm(stream.float(), weight.shape, weight, shift, ctx.eps).to(ctx.dtype)
-            if ctx.mean is not None:
-                out = torch.cat((out, random_walk(out, ctx.mean)), dim=-1)
-            return *_differentiate((stream, out), inputs, grads), *nothing
+        if torch.is_grad_enabled() or any(grad is not None and batched(grad) for grad in grads):
+
+            def again(
+                x: Tensor, branch: Tensor | None, bias: Tensor | None, *norm: Tensor
+            ) -> tuple[Tensor, Tensor]:
+                if branch is not None and bias is not None:
+                    part = (branch.float() + bias) * _mask(branch, ctx.dropout)
+                    x = (x + part).to(x.dtype)
+                weight, shift = (value.float() for value in norm)
+                out = F.layer_norm(x.float(), weight.shape, weight, shift, ctx.eps).to(ctx.dtype)
+                if ctx.mean is not None:
+                    out = torch.cat((out, random_walk(out, ctx.mean)), dim=-1)
+                return x, out
+
+            return *_differentiate(again, inputs, grads), *nothing
         by_stream, by_out = (None if grad is None else grad.contiguous() for grad in grads)
         width, more = x.size(1), None
         if by_out is None:
@@ -123,9 +133,9 @@ class _AddAndNorm(torch.autograd.Function):
         if ctx.mean is not None:
             more = torch.empty(x.shape, dtype=by_out.dtype, device=x.device)
             _product(by_out[:, width:], ctx.mean.adjoint, more)
-        found = kernels.Normed(x if stream is None else stream, by_out, average, scale)
         by_x, by_branch, sums = kernels.add_and_norm_back(
-            *(by_stream, by_out[:, :width], more, found, weight, ctx.dropout),
+            *(by_stream, by_out[:, :width], more),
+            *(x if stream is None else stream, average, scale, weight, ctx.dropout),
             None if branch is None else branch.dtype,
         )
         by_bias = None if branch is None else sums[2]
@@ -143,16 +153,25 @@ def _mask(x: Tensor, dropout: Dropout) -> Tensor:
 
 
 def _differentiate(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor | None],
+    grads: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The gradients by ``inputs``, with a graph of their own."""
-    pairs = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
+    """The gradients of what torch computes by ``inputs``, if need be to be differentiated again."""
+    twice = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Under names of their own: one of them may depend on another.
+        inputs = [value if value is None else value.view_as(value) for value in inputs]
+        outputs = zip(function(*inputs), grads, strict=True)
+    pairs = [(out, grad) for out, grad in outputs if grad is not None and out.requires_grad]
     wanted = [value for value in inputs if value is not None and value.requires_grad]
+    if not pairs or not wanted:
+        return [None for _ in inputs]
     found = torch.autograd.grad(
         [out for out, _ in pairs],
         wanted,
         [grad for _, grad in pairs],
-        create_graph=True,
+        create_graph=twice,
         allow_unused=True,
     )
     by = {id(value): grad for value, grad in zip(wanted, found, strict=True)}
@@ -189,47 +208,58 @@ def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Ten
     return found
 
 
-def may_be_fused(*modules: nn.Module) -> bool:
-    """Whether nobody watches the modules, and their sizes are known."""
+def may_be_fused(module: nn.Module) -> bool:
+    """Whether nobody watches a module or a part of it."""
+    if nn.modules.module._has_any_global_hook():
+        return False
     return not any(
-        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
-        for module in modules
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
         for part in module.modules()
     )
 
 
-class _Stage(NamedTuple):
+def is_plain_norm(norm: nn.Module) -> bool:
+    """Whether it is a normalisation that kernels know."""
+    return type(norm) is nn.LayerNorm and norm.elementwise_affine and norm.bias is not None
+
+
+class Stage(NamedTuple):
     """A linear layer and what follows it."""
 
     linear: Any
-    dropout: nn.Module | None
-    act: str
+    dropout: nn.Module | None = None
+    act: str = "none"
 
 
-def _stages(network: nn.Module) -> list[_Stage] | None:
-    """Those of a ``Sequential``, each ``act(dropout(linear(x)))``; :obj:`None` if it has others."""
-    if type(network) is not nn.Sequential or not may_be_fused(network):
-        return None
-    stages: list[_Stage] = []
-    for module in network:
+def stages_of(network: nn.Module) -> list[Stage]:
+    """Those of a ``Sequential``, each ``act(dropout(linear(x)))``; none if it is of other parts."""
+    stages: list[Stage] = []
+    for module in network if type(network) is nn.Sequential else ():
         last = stages[-1] if stages else None
-        if isinstance(module, (Linear, nn.Linear)) and len(module.weight) <= kernels.WIDEST:
-            stages.append(_Stage(module, None, "none"))
+        if type(module) in (Linear, nn.Linear) and _width(module) <= kernels.WIDEST:
+            stages.append(Stage(module))
         elif last is None or last.act != "none":
-            return None
-        elif isinstance(module, nn.Dropout) and last.dropout is None:
+            return []
+        elif type(module) is nn.Dropout and last.dropout is None and module.p < 1:
             stages[-1] = last._replace(dropout=module)
         elif (act := act_name(module)) is not None:
             stages[-1] = last._replace(act=act)
         else:
-            return None
+            return []
     return stages
+
+
+def _width(linear: Any) -> int:
+    return int(linear.out_features if isinstance(linear, nn.Linear) else linear.out_channels)
 
 
 def feed_forward(network: nn.Module, x: Tensor) -> Tensor:
     """``network(x)``: where there are kernels, what follows a linear layer is one pass."""
-    stages = _stages(network) if kernels.serve_chains(x) else None
-    if stages is None:
+    stages = stages_of(network) if kernels.serve_chains(x) and may_be_fused(network) else []
+    if not stages:
         y: Tensor = network(x)
         return y
     noise = Noise(len(stages), x)
@@ -242,7 +272,7 @@ def feed_forward(network: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
-class Normed(NamedTuple):
+class Pair(NamedTuple):
     """A stream, and that normalised."""
 
     stream: Tensor
@@ -251,6 +281,7 @@ class Normed(NamedTuple):
 
 def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
     """``act(dropout(x + bias))``, for features on which :func:`bunn.kernels.serve_chains`."""
+    bias = None if bias is None else bias.contiguous()
     y: Tensor = _Activate.apply(x.contiguous(), bias, dropout, act)  # type: ignore[no-untyped-call]
     return y
 
@@ -263,7 +294,7 @@ def add_and_norm(
     dropout: Dropout,
     dtype: torch.dtype,
     mean: SymmetricOperator | None = None,
-) -> Normed:
+) -> Pair:
     """``s = x + dropout(branch + bias)``, and ``norm(s)`` in ``dtype``; without a branch ``s = x``.
 
     Args:
@@ -276,30 +307,26 @@ def add_and_norm(
         mean: If given, what is normalised and the mean of the neighbours of it side by side,
             ``(n, 2 c)``.
     """
-    if branch is not None:
-        branch = branch.contiguous()
+    tensors = (x, branch, bias, norm.weight, norm.bias)
     found = _AddAndNorm.apply(  # type: ignore[no-untyped-call]
-        x.contiguous(), branch, bias, norm.weight, norm.bias, norm.eps, dropout, dtype, mean
+        *(value if value is None else value.contiguous() for value in tensors),
+        *(norm.eps, dropout, dtype, mean),
     )
-    return Normed(*found)
+    return Pair(*found)
 
 
-def pre_norm(x: Tensor, norm: nn.Module, dtype: torch.dtype) -> Normed:
+def pre_norm(x: Tensor, norm: nn.Module, dtype: torch.dtype) -> Pair:
     """``x`` to go on with, and ``norm(x)``, of ``dtype`` if there are kernels for it."""
-    if (
-        kernels.serve_chains(x)
-        and type(norm) is nn.LayerNorm
-        and norm.normalized_shape == x.shape[1:]
-        and norm.bias is not None
-        and may_be_fused(norm)
-    ):
+    if kernels.serve_chains(x) and is_plain_norm(norm) and may_be_fused(norm):
+        assert isinstance(norm, nn.LayerNorm)
         return add_and_norm(x, None, None, norm, NOTHING, dtype)
-    return Normed(x, norm(x))
+    return Pair(x, norm(x))
 
 
 def drop(x: Tensor, dropout: nn.Module) -> Tensor:
     """``dropout(x)``, in one pass that stores no mask."""
-    if type(dropout) is nn.Dropout and may_be_fused(dropout) and kernels.serve_chains(x):
+    plain = type(dropout) is nn.Dropout and dropout.p < 1 and may_be_fused(dropout)
+    if plain and kernels.serve_chains(x):
         what = Noise(1, x).dropout(dropout)
         return x if what.rate == 0 else activate(x, None, what, "none")
     y: Tensor = dropout(x)

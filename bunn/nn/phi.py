@@ -7,7 +7,7 @@ Any module called as ``phi(x, edge_index)`` will do; these are the paper's. They
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,14 @@ from bunn.laplacian import Laplacian
 from bunn.nn.chains import (
     NOTHING,
     Noise,
-    act_name,
+    Stage,
     activate,
     add_and_norm,
     cast_together,
     feed_forward,
+    is_plain_norm,
     may_be_fused,
+    stages_of,
 )
 from bunn.nn.precision import as_factor, factor_dtype
 from bunn.sharing import laplacian_of
@@ -168,29 +170,42 @@ class SAGEPhi(PhiNetwork):
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
         lap = _any_laplacian(edge_index, x)
         x = feed_forward(self.lin_in, x)
-        if kernels.serve_chains(x) and act_name(self.act) is not None and may_be_fused(self):
-            return self._in_few_passes(x, lap)
+        chains = self._chains() if kernels.serve_chains(x) and lap.num_entries < 2**31 else None
+        if chains is not None:
+            return self._in_few_passes(x, lap, chains)
         for norm, update in zip(self.norms, self.updates, strict=True):
             z = as_factor(norm(x))
             x = x + update(torch.cat((z, lap.aggregate(z, "mean")), dim=-1))
         params: Tensor = self.lin_out(x)
         return params
 
-    def _in_few_passes(self, x: Tensor, lap: Laplacian) -> Tensor:
+    def _chains(self) -> list[tuple[Stage, Stage]] | None:
+        """What the residual blocks do, if kernels know all of it."""
+        norms = all(map(is_plain_norm, (*self.norms, self.lin_out[0])))
+        stages = [stages_of(update) for update in self.updates]
+        if not norms or not may_be_fused(self) or any(len(pair) != 2 for pair in stages):
+            return None
+        pairs = [(enter, leave) for enter, leave in stages]
+        plain = all(leave.act == "none" and leave.linear.bias is not None for _, leave in pairs)
+        return pairs if plain else None
+
+    def _in_few_passes(
+        self, x: Tensor, lap: Laplacian, chains: Sequence[tuple[Stage, Stage]]
+    ) -> Tensor:
         """The same, everything between two products in one pass over the features."""
-        noise, act = Noise(2 * len(self.updates), x), act_name(self.act) or "none"
-        dtype = factor_dtype(x)
+        noise, dtype = Noise(2 * len(chains), x), factor_dtype(x)
         first, *rest = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
         mean = lap.matching(x).aggregation("mean")
-        updates = [cast(Sequence[Any], update) for update in self.updates]
-        weights = cast_together([update[i].weight for update in updates for i in (0, 3)], dtype)
-        x, z = add_and_norm(x, None, None, first, NOTHING, dtype, mean)
-        for update, norm, *maps in zip(updates, rest, weights[::2], weights[1::2], strict=True):
-            enter, drop, _, leave, _ = update
-            h = activate(linear(z, maps[0]), enter.bias, noise.dropout(drop), act)
-            h = linear(h, maps[1])
+        weights = cast_together([stage.linear.weight for pair in chains for stage in pair], dtype)
+        x, z = add_and_norm(x, None, None, first, NOTHING, dtype, mean if rest else None)
+        for (enter, leave), norm, *maps in zip(
+            chains, rest, weights[::2], weights[1::2], strict=True
+        ):
+            dropout = noise.dropout(enter.dropout)
+            h = activate(linear(z, maps[0]), enter.linear.bias, dropout, enter.act)
+            h, dropout = linear(h, maps[1]), noise.dropout(leave.dropout)
             gathers = None if norm is rest[-1] else mean
-            x, z = add_and_norm(x, h, leave.bias, norm, noise.dropout(drop), dtype, gathers)
+            x, z = add_and_norm(x, h, leave.linear.bias, norm, dropout, dtype, gathers)
         params: Tensor = self.lin_out[1](z)
         return params
 

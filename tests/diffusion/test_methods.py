@@ -266,6 +266,17 @@ def test_bad_times_in_compiled_code_are_found_as_well():
         compiled(x, torch.tensor([1.0, -1.0]))
 
 
+@pytest.mark.parametrize("method", ["chebyshev", "dense", "spectral", "uniformization"])
+def test_many_gradients_at_once(method):
+    lap = zoo_laplacian("weighted", "rw").to(torch.float64)
+    x = torch.randn(lap.num_nodes, 2, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian
+    function = lambda x: diffuse(x, lap, 1.0, method=method)  # noqa: E731
+    torch.testing.assert_close(jacobian(function, x, vectorize=True), jacobian(function, x))
+    aggregate = lambda x: lap.aggregate(x).square()  # noqa: E731
+    torch.testing.assert_close(jacobian(aggregate, x, vectorize=True), jacobian(aggregate, x))
+
+
 def test_empty_features():
     lap = zoo_laplacian("star", "rw")
     for method in ("auto", *METHODS):

@@ -138,5 +138,10 @@ def test_eigenvectors_in_two_halves(dtype, normalization, monkeypatch):
         ):
             torch.testing.assert_close(grad.double(), expected, rtol=0, atol=10 * slack)
     assert set(lap.bases) == {dtype}
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: diffuse(x, lap, 2.0, method="spectral"), backend="eager")
+    torch.testing.assert_close(
+        compiled(x.detach()), diffuse(x.detach(), lap, 2.0, method="spectral"), rtol=0, atol=slack
+    )
     lap.adopt_spectrum(lap.block_spectrum())
     assert not lap.bases

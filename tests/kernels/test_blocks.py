@@ -1,5 +1,7 @@
 """Blocks of rows that share neighbours, against the same sums in float64."""
 
+import copy
+import pickle
 from itertools import product
 
 import networkx as nx
@@ -188,7 +190,7 @@ def test_the_mean_of_the_neighbours_and_its_adjoint(graph, reduce, dtype, taken)
     for found, operator, given_x in ((y, matrix, x), (grad, matrix.T, weight)):
         expected, terms = (operator @ given_x.double(), operator @ given_x.double().abs())
         assert bool(((found - expected).abs() <= 2 * eps * terms + 1e-9).all())
-    assert len(taken) == 2
+    assert len(taken) == (2 if dtype == torch.bfloat16 else 1)  # factors are not for float16
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -208,7 +210,7 @@ def test_heat_and_its_adjoint(graph, time, normalization, dtype, taken):
     ):
         error = (scale * (found - operator @ given_x)).norm() / (scale * given_x).norm()
         assert float(error) <= 2 * torch.finfo(dtype).eps + 1e-3
-    assert taken
+    assert bool(taken) == (dtype == torch.bfloat16 or normalization == "rw")
 
 
 def test_the_mean_beside_what_is_normalised(taken):
@@ -243,6 +245,25 @@ def test_what_is_not_taken_by_blocks(taken):
     weighted.aggregate(x.bfloat16())
     assert lap.to(torch.float64).operator.chunks is None
     assert not taken
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda lap: pickle.loads(pickle.dumps(lap))])
+def test_a_copy_knows_its_root(copied, taken):
+    lap = copied(laplacian("random"))
+    operator = lap.operator
+    assert operator.rows.blocks.has_root(operator.before)
+    assert not operator.rows.blocks.has_root(operator.after)
+    assert operator.rows.blocks.has_root(lap.aggregation("mean").before)
+
+
+def test_large_numbers_of_float16(taken):
+    """They are not divided by small roots before they are added up."""
+    lap = laplacian("hub")
+    x = torch.full((lap.num_nodes, 64), 6e4, device=DEVICE).half().requires_grad_()
+    y = lap.aggregate(x)
+    assert y.isfinite().all()
+    weight = torch.full_like(y, 5e4 / lap.num_nodes)
+    assert torch.autograd.grad(y, x, weight)[0].isfinite().all()
 
 
 def test_weights_of_one_are_no_weights(taken):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from bunn.kernels import Dropout
+from bunn.kernels import Dropout, chains
 from bunn.kernels.chains import (
     activate_rows,
     activate_rows_back,
@@ -50,6 +50,11 @@ def test_what_is_dropped(rate):
         assert not torch.equal(mask, mask_of(400, 100, other))
 
 
+@pytest.fixture(autouse=True, params=[1, 528], ids=["many turns", "many programs"])
+def programs(request, monkeypatch):
+    monkeypatch.setattr(chains, "PROGRAMS", request.param)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -69,8 +74,7 @@ def test_activations(shape, dtype, act, rate):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("branched", [True, False])
-@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("branched", "streamed"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_residual_connection_and_a_norm(shape, dtype, streamed, branched, rate):
@@ -103,7 +107,8 @@ def test_a_residual_connection_and_a_norm(shape, dtype, streamed, branched, rate
     parts = grads[1] if more is None else (grads[1].float() - 2).to(dtype)
     wider = torch.stack((grads[1], parts), 1).flatten(1)
     grad_x, grad_branch, sums = add_and_norm_rows_back(
-        grads[0], wider[:, width:], more, found, weight, dropout, dtype if branched else None
+        *(grads[0], wider[:, width:], more, found.stream, found.mean, found.scale, weight, dropout),
+        dtype if branched else None,
     )
     torch.testing.assert_close(grad_x.double(), expected["x"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(sums[0].double(), expected["weight"], rtol=1e-4, atol=1e-4)

@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from bunn import BuNN, kernels
+from bunn.kernels import Dropout
 from bunn.nn import SAGEPhi
 from bunn.nn.chains import (
     NOTHING,
@@ -136,13 +138,144 @@ def test_an_activation_that_kernels_do_not_know(served):
     assert served == []
 
 
-def test_whoever_watches_a_module_sees_it(served):
+@pytest.mark.parametrize("hook", ["forward_hook", "forward_pre_hook", "full_backward_pre_hook"])
+def test_whoever_watches_a_module_sees_it(hook, served):
     phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
     seen: list[nn.Module] = []
-    phi.updates[1][0].register_forward_hook(lambda module, *_: seen.append(module))
-    phi(x, EDGES)
+    watch = lambda module, *_: seen.append(module)  # noqa: E731
+    getattr(phi.updates[1][0], f"register_{hook}")(watch)
+    phi(x, EDGES).sum().backward()
     assert seen == [phi.updates[1][0]]
-    assert set(served) <= {"activate"}
+    assert set(served) <= {"activate", "activate_back"}
+
+
+def test_whoever_watches_all_modules_sees_them(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    seen: list[nn.Module] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
+    try:
+        phi(x, EDGES)
+    finally:
+        handle.remove()
+    assert set(phi.updates[0]) <= set(seen)
+    assert served == []
+
+
+class Adapted(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 100
+
+
+CHANGES = {
+    "another activation": (2, nn.ReLU(), True),
+    "another rate": (4, nn.Dropout(0.9), True),
+    "everything dropped": (1, nn.Dropout(1.0), False),
+    "a layer of its own": (3, Adapted(8, 8), False),
+    "a layer without bias": (3, nn.Linear(8, 8, bias=False), False),
+    "an activation that kernels do not know": (2, nn.ELU(), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_network_that_was_changed(change, served):
+    place, module, known = CHANGES[change]
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    phi.updates[1][place] = copy.deepcopy(module).to(DEVICE)
+    found = phi.eval()(x, EDGES)
+    torch.testing.assert_close(
+        found.double(), phi.double()(x.double(), EDGES), rtol=1e-3, atol=1e-3
+    )
+    assert ("add_and_norm" in served) == known
+    phi.float().train()(x, EDGES).sum().backward()
+    if change == "another rate":
+        dropped = [rate for _, rate in seen_rates(phi, x)]
+        assert dropped == [0.9]
+
+
+def seen_rates(phi, x):
+    """The rates above zero of the dropouts of a forward pass."""
+    found = []
+    for name in ("activate", "add_and_norm"):
+        real = getattr(kernels, name)
+
+        def spy(*args, name=name, real=real):
+            found.extend((name, value.rate) for value in args if isinstance(value, Dropout))
+            return real(*args)
+
+        setattr(kernels, name, spy)
+    phi(x, EDGES)
+    return [(name, rate) for name, rate in found if rate > 0]
+
+
+def test_no_layers_at_all(served):
+    phi = SAGEPhi(5, 4, hidden_channels=8, num_layers=0).to(DEVICE)
+    assert phi(torch.randn(NODES, 5, device=DEVICE), EDGES).shape == (NODES, 4)
+    assert served == ["activate", "add_and_norm"]
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_network_that_is_used_twice(twice, served):
+    """Its parameters depend on nothing, its features on its parameters."""
+    model = BuNN(5, 8, 3, 3, phi="sage", shared_phi=True, num_bundles=2).to(DEVICE)
+    wide, x = copy.deepcopy(model).double(), torch.randn(NODES, 5, device=DEVICE)
+    given = [(model, x), (wide, x.double())]
+    found, exact = (
+        torch.autograd.grad(m(f, EDGES).square().sum(), list(m.parameters()), create_graph=twice)
+        for m, f in given
+    )
+    for mine, theirs in zip(found, exact, strict=True):
+        scale = float(theirs.detach().abs().max())
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-3, atol=1e-4 * scale)
+
+
+def test_a_hook_of_a_parameter_runs_once(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    calls: list[int] = []
+    phi.norms[1].bias.register_hook(lambda grad: calls.append(1))
+    torch.autograd.grad(phi(x, EDGES).sum(), phi.norms[1].bias, create_graph=True)
+    assert calls == [1]
+
+
+def test_features_that_need_no_gradient(served):
+    norm, x = nn.LayerNorm(4).to(DEVICE), torch.randn(3, 4, device=DEVICE)
+    stream, normed = pre_norm(x, norm, torch.float32)
+    loss = stream.sum() + normed.square().sum()
+    (grad,) = torch.autograd.grad(loss, norm.weight, create_graph=True)
+    (expected,) = torch.autograd.grad(norm(x).square().sum(), norm.weight)
+    torch.testing.assert_close(grad, expected)
+
+
+def test_many_gradients_at_once(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE, requires_grad=True)
+    y = phi(x, EDGES)
+    weights = torch.randn(3, *y.shape, device=DEVICE)
+    (together,) = torch.autograd.grad(y, x, weights, is_grads_batched=True, retain_graph=True)
+    for weight, found in zip(weights, together, strict=True):
+        (alone,) = torch.autograd.grad(y, x, weight, retain_graph=True)
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_that_do_not_lie_together(served):
+    phi, x = phi_of(), torch.randn(NODES, 5, device=DEVICE)
+    expected = phi(x, EDGES)
+    apart = {name: torch.stack((p, p), -1)[..., 0] for name, p in phi.named_parameters()}
+    assert not apart["norms.0.bias"].is_contiguous()
+    found = torch.func.functional_call(phi, apart, (x, EDGES))
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_is_no_number_stays_so(served):
+    x = torch.tensor([[torch.nan, 1.0, -1.0]], device=DEVICE, requires_grad=True)
+    for act in ("relu", "gelu"):
+        y = activate(x, None, NOTHING, act)
+        assert y.isnan().tolist() == [[True, False, False]]
+
+
+def test_tangents_go_through_torch():
+    assert not kernels.serve_chains(torch.ones(2, 2))
+    x = torch.ones(2, 2, device=DEVICE)
+    with forward_ad.dual_level():
+        assert not kernels.serve_chains(x)
 
 
 def test_a_model_is_the_same(served):
