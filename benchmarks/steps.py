@@ -27,7 +27,7 @@ like-amazon-ratings ten times the 0.41 ms of the first table, at 0.7 of a copy. 
 and fro move four fields of float32 each, whatever the precision of the dense products, and
 GraphSAGE gathers once. BuNN is faster than GAT and GT in every form. The fastest GraphSAGE that PyG
 and torch offer is at most 1.8 times as fast; one whose mean is taken by the kernel of this package,
-up to 2.3 times.
+up to 2.7 times.
 
 Not good: *eager*. Without a CUDA graph a step of a BuNN takes 17 to 25 ms on any of these graphs,
 which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 7
@@ -61,8 +61,8 @@ TIMES_LOG = """\
 The root, up to the time at which float32 does not suffice any more: an operator rounded to eps
 moves heat by up to t * eps / 2, and where that exceeds `tol` the recurrence runs in float64, on
 twice the bytes. *float64* runs there at all times and grows like the root throughout. *auto* leaves
-the recurrence where a dense product or the limit is cheaper; on the grid of 90,000 nodes neither
-is.
+the recurrence where it takes a dense product or the limit for cheaper, at t = 1 on tolokers a
+little too early; on the grid of 90,000 nodes neither is.
 """
 
 
