@@ -188,7 +188,7 @@ class _CastTogether(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or any(map(batched, grads)):
             return None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes, strict=True))
         return None, *_cast(grads, ctx.dtypes)
 

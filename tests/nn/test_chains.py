@@ -337,4 +337,7 @@ def test_weights_are_cast_together():
     assert first.dtype == second.dtype == torch.float32
     torch.testing.assert_close(first, 2 * found[0].float())
     assert torch.equal(second, torch.full_like(second, 3))
-    assert torch.autograd.grad(first.sum(), weights[0])[0].unique().item() == 2
+    assert torch.autograd.grad(first.sum(), weights[0], retain_graph=True)[0].unique().item() == 2
+    ones = torch.ones(4, 2, 3, dtype=torch.bfloat16, device=DEVICE)
+    (many,) = torch.autograd.grad(found[0], weights[0], ones, is_grads_batched=True)
+    assert torch.equal(many, ones.float())
