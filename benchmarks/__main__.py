@@ -12,6 +12,7 @@ from benchmarks import (
     diffusion,
     floors,
     gpu_accuracy,
+    gpu_batches,
     gpu_diffusion,
     gpu_layers,
     gpu_models,
@@ -46,7 +47,8 @@ BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
         *(diffusion, layer, memory, scaling, floors, rounding, reuse),
-        *(gpu_diffusion, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times, gpu_accuracy),
+        *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
+        gpu_accuracy,
     )
 }
 GROUPS = {

@@ -69,6 +69,7 @@ little too early; on the grid of 90,000 nodes neither is.
 def sections() -> str:
     """Everything that was measured."""
     parts = {
+        "gpu_batches": _batches,
         "gpu_layers": _layers,
         "gpu_models": _models,
         "gpu_splits": _splits,
@@ -91,6 +92,22 @@ def how(result: dict[str, Any]) -> str:
     return (
         f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
         f"{' and '.join(commits)}"
+    )
+
+
+def _batches(result: dict[str, Any]) -> str:
+    methods = list(result["rows"][0]["milliseconds"])
+    rows = []
+    for row in result["rows"]:
+        rows.append([row["batch"], row["dtype"], f"{row['time']:g}"])
+        rows[-1] += [f"{row['milliseconds'][name]:.3f}" for name in methods]
+        rows[-1] += [f"{row['errors'][name]:.0e}" for name in methods]
+    header = ["batch", "type", "t", *methods, *(f"{name}, error" for name in methods)]
+    return (
+        f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
+        f"{result['channels']} channels: milliseconds, and errors relative to the features. *dense* "
+        "and *spectral* are batched products of the tensor cores, one for each size of a graph.\n\n"
+        + table(header, rows)
     )
 
 
