@@ -105,9 +105,9 @@ def _batches(result: dict[str, Any]) -> str:
     header = ["batch", "type", "t", *methods, *(f"{name}, error" for name in methods)]
     return (
         f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
-        f"{result['channels']} channels: milliseconds, and errors relative to the features. *dense* "
-        "and *spectral* are batched products of the tensor cores, one for each size of a graph.\n\n"
-        + table(header, rows)
+        f"{result['channels']} channels: milliseconds, and errors relative to the features. "
+        "*dense* and *spectral* are batched products of the tensor cores, one for each size of a "
+        "graph.\n\n" + table(header, rows)
     )
 
 
