@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
+from torch.nn.functional import pad
+
+from bunn.operator import for_keeps
+
+#: Components are stacked where their sizes, over this, are rounded up to the same number.
+SIMILAR = 32
+#: Tensor cores are fed 16 bytes at a time: sizes are filled up to a multiple of this.
+ALIGNED = 8
 
 
 def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
@@ -90,6 +100,17 @@ class Blocks:
         """``sum s_i^2``: the number of entries of a block-diagonal matrix."""
         return sum(m * s * s for m, s in self.shapes)
 
+    @property
+    def num_groups(self) -> int:
+        """The number of stacks of :attr:`merged`."""
+        return len({similar(*shape) for shape in self.shapes})
+
+    @cached_property
+    def merged(self) -> Merged:
+        """Components of about the same size stacked, too."""
+        with for_keeps():
+            return Merged.of(self)
+
     def split(self, x: Tensor) -> list[Tensor]:
         """``x: (n, c)`` as one ``(m, s, c)`` stack per component size."""
         if len(self.shapes) == 1 and self.shapes[0][0] == 1:
@@ -111,3 +132,77 @@ class Blocks:
         flat = value.new_zeros(self.area).index_put_((start[row] + self.local[col],), value)
         pieces = flat.split([m * s * s for m, s in self.shapes])
         return [piece.view(m, s, s) for piece, (m, s) in zip(pieces, self.shapes, strict=True)]
+
+
+def similar(m: int, s: int) -> int:
+    """The same number for components, ``m`` of ``s`` nodes each, that are stacked."""
+    return -(-s // SIMILAR)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Components of about the same size stacked, filled up with zeros to a common one.
+
+    A batch of graphs of any sizes is a few products then, instead of one for every size.
+
+    Args:
+        counts: For each stack, how many of the sizes of components are in it.
+        shapes: ``(M, S)`` for each stack: ``M`` components, filled up to ``S`` nodes.
+        index: ``(sum M S,)`` the nodes, ``n`` where there is none.
+        place: ``(n,)`` where they lie in it.
+    """
+
+    counts: tuple[int, ...]
+    shapes: tuple[tuple[int, int], ...]
+    index: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, blocks: Blocks) -> Merged:
+        groups = [list(group) for _, group in groupby(blocks.shapes, lambda shape: similar(*shape))]
+        shapes = tuple(
+            (sum(m for m, _ in group), -(-group[-1][1] // ALIGNED) * ALIGNED) for group in groups
+        )
+        # Components, and so the places where they begin, come in the order of the nodes.
+        widths = [s for (_, s), group in zip(shapes, groups, strict=True) for _ in group]
+        table = [(m, s, width) for (m, s), width in zip(blocks.shapes, widths, strict=True)]
+        count, size, width = torch.tensor(table, device=blocks.order.device).unbind(1)
+        widths_of = torch.repeat_interleave(width, count)
+        begin = torch.cumsum(widths_of, 0) - widths_of
+        first = torch.repeat_interleave(begin, torch.repeat_interleave(size, count))
+        place = first[blocks.rank] + blocks.local
+        index = torch.full((sum(m * s for m, s in shapes),), place.numel(), device=place.device)
+        index[place] = torch.arange(place.numel(), device=place.device)
+        return cls(tuple(map(len, groups)), shapes, index, place)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is one component alone."""
+        return len(self.shapes) == 1 and self.shapes[0][0] == 1
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """``x: (n, c)`` as one ``(M, S, c)`` stack per group."""
+        if self.whole:
+            return [pad(x, (0, 0, 0, self.shapes[0][1] - x.size(0))).unsqueeze(0)]
+        pieces = pad(x, (0, 0, 0, 1))[self.index].split([m * s for m, s in self.shapes])
+        return [piece.unflatten(0, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def join(self, stacks: Sequence[Tensor]) -> Tensor:
+        """The inverse of :meth:`split`."""
+        if self.whole:
+            return stacks[0][0, : self.place.numel()]
+        return torch.cat([stack.flatten(0, 1) for stack in stacks])[self.place]
+
+    def fill(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+        """``(m, s, ...)`` for every size of a component as ``(M, S, ...)``, all but the first
+        dimension filled up."""
+        remaining, found = iter(stacks), []
+        for count, (_, size) in zip(self.counts, self.shapes, strict=True):
+            group = [next(remaining) for _ in range(count)]
+            missing = [size - stack.size(1) for stack in group]
+            filled = [
+                pad(stack, (stack.dim() - 1) * (0, more))
+                for stack, more in zip(group, missing, strict=True)
+            ]
+            found.append(torch.cat(filled))
+        return found

@@ -122,8 +122,8 @@ class Laplacian:
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
         self._block_spectrum: BlockSpectrum | None = None
-        #: Its eigenvectors by the type of the features: bunn.diffusion.spectral.
-        self.bases: dict[torch.dtype, tuple[Any, ...]] = {}
+        #: Its eigenvectors and -values by the type of the features: bunn.diffusion.spectral.
+        self.bases: dict[torch.dtype, tuple[list[Any], list[Tensor]]] = {}
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
         self._gap: float | None = None
         #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.

@@ -114,7 +114,9 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Ma
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
-    cost = machine.unit(x) * lap.blocks.area * x.size(1) + machine.step * len(lap.blocks.shapes)
+    blocks = lap.blocks
+    products = blocks.num_groups if on_tensor_cores(lap) else len(blocks.shapes)
+    cost = machine.unit(x) * blocks.area * x.size(1) + machine.step * products
     if formed:
         return cost
     return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse

@@ -107,12 +107,13 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> tuple
             stack[:, :, first:end] = part[:, :, : max(0, end - first)]
     if not on_tensor_cores(lap):
         return tuple(stacks)
-    return tuple(SplitMatrix.of(stack, dtype) for stack in stacks)
+    return tuple(SplitMatrix.of(stack, dtype) for stack in blocks.merged.fill(stacks))
 
 
 def _apply(stacks: tuple[Stack, ...], lap: Laplacian, x: Tensor) -> Tensor:
-    products = [_product(h, f) for h, f in zip(stacks, lap.blocks.split(x), strict=True)]
-    return lap.blocks.join(products).to(x.dtype)
+    blocks = lap.blocks.merged if on_tensor_cores(lap) else lap.blocks
+    products = [_product(h, f) for h, f in zip(stacks, blocks.split(x), strict=True)]
+    return blocks.join(products).to(x.dtype)
 
 
 def _product(stack: Stack, field: Tensor) -> Tensor:

@@ -23,13 +23,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bunn.calling import apply
+from bunn.components import ALIGNED
 
 #: The remainder of a float16 number, of 11 bits, is as large as the number when it is multiplied.
 REST = 2.0**11
 #: Exponents below which a column is not scaled any further.
 LOWEST = -100
-#: Tensor cores are fed 16 bytes at a time: matrices are filled up with zeros to a multiple of this.
-ALIGNED = 8
 
 
 class SplitMatrix(NamedTuple):

@@ -45,15 +45,18 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 
 def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Tensor:
-    spectrum, blocks = lap.block_spectrum(), lap.blocks
-    decays = [_decay(values, time) for values in spectrum.values]
     if on_tensor_cores(lap) and not torch.compiler.is_compiling():
-        parts = zip(_bases(lap, dtype), decays, blocks.split(z.to(dtype)), strict=True)
-        return blocks.join([_heated(*part) for part in parts])
-    plain = zip(spectrum.vectors, decays, blocks.split(z), strict=True)
-    return blocks.join(
-        [vectors @ (decay * (vectors.mT @ stack)) for vectors, decay, stack in plain]
-    )
+        blocks = lap.blocks.merged
+        parts = zip(*_bases(lap, dtype), blocks.split(z.to(dtype)), strict=True)
+        return blocks.join([_heated(basis, _decay(at, time), f) for basis, at, f in parts])
+    spectrum = lap.block_spectrum()
+    stacks = [
+        vectors @ (_decay(values, time) * (vectors.mT @ stack))
+        for values, vectors, stack in zip(
+            spectrum.values, spectrum.vectors, lap.blocks.split(z), strict=True
+        )
+    ]
+    return lap.blocks.join(stacks)
 
 
 def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:
@@ -62,11 +65,13 @@ def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:
 
 
 @for_keeps()
-def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[SplitMatrix, ...]:
-    """The eigenvectors as tensor cores multiply them with features of a type; cached."""
+def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[SplitMatrix], list[Tensor]]:
+    """The eigenvectors as tensor cores multiply them with features of a type, and the eigenvalues;
+    cached."""
     if dtype not in lap.bases:
-        vectors = lap.block_spectrum().vectors
-        lap.bases[dtype] = tuple(SplitMatrix.of(stack, dtype) for stack in vectors)
+        spectrum, fill = lap.block_spectrum(), lap.blocks.merged.fill
+        vectors = [SplitMatrix.of(stack, dtype) for stack in fill(spectrum.vectors)]
+        lap.bases[dtype] = (vectors, fill(spectrum.values))
     return handed_out(lap.bases[dtype])
 
 

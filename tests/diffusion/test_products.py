@@ -1,5 +1,6 @@
 """Products in two halves, against float64."""
 
+import networkx as nx
 import pytest
 import torch
 from hypothesis import given
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 import bunn.diffusion.dense
 import bunn.diffusion.spectral
 from bunn import Laplacian, diffuse, heat_kernel
+from bunn.components import Blocks
 from bunn.diffusion.products import SplitMatrix, split_product
-from tests.graphs import ZOO
+from tests.graphs import ZOO, edges_of
 
 TOLERANCE = 2e-6
 
@@ -145,3 +147,39 @@ def test_eigenvectors_in_two_halves(dtype, normalization, monkeypatch):
     )
     lap.adopt_spectrum(lap.block_spectrum())
     assert not lap.bases
+
+
+@given(sizes=st.lists(st.integers(1, 80), min_size=1, max_size=9), seed=st.integers(0, 100))
+def test_components_of_about_a_size_are_stacked(sizes, seed):
+    torch.manual_seed(seed)
+    labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    labels = labels[torch.randperm(len(labels))]
+    blocks = Blocks.of(labels, len(sizes))
+    merged, x = blocks.merged, torch.randn(len(labels), 3)
+    stacks = merged.split(x)
+    assert len(stacks) == blocks.num_groups == len({-(-size // 32) for size in sizes})
+    assert all(stack.size(1) % 8 == 0 for stack in stacks)
+    assert torch.equal(merged.join(stacks), x)
+    ones = merged.fill([torch.ones(m, s, s) for m, s in blocks.shapes])
+    for stack, matrices in zip(stacks, ones, strict=True):
+        assert matrices.shape == (*stack.shape[:2], stack.size(1))
+        torch.testing.assert_close((matrices @ stack)[:, :1], stack.sum(1, keepdim=True))
+    assert sum(int(matrices.sum()) for matrices in ones) == blocks.area
+    zeros = sum(int((stack == 0).all(-1).sum()) for stack in stacks)
+    assert zeros == sum(stack.size(0) * stack.size(1) for stack in stacks) - len(labels)
+
+
+@pytest.mark.parametrize("method", ["dense", "spectral"])
+def test_a_batch_of_graphs_of_all_sizes(method, monkeypatch):
+    monkeypatch.setattr(bunn.diffusion.dense, "on_tensor_cores", lambda lap: True)
+    monkeypatch.setattr(bunn.diffusion.spectral, "on_tensor_cores", lambda lap: True)
+    graphs = [nx.path_graph(s) for s in (3, 40, 5, 3, 1, 41, 70)]
+    edge_index, n = edges_of(nx.disjoint_union_all(graphs))
+    lap, x = Laplacian(edge_index, num_nodes=n), torch.randn(n, 4, requires_grad=True)
+    y = diffuse(x, lap, 2.0, method=method)
+    exact = diffuse(x.double(), lap, 2.0, tol=1e-12, method="chebyshev")
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=1e-4)
+    weight = torch.randn(n, 4)
+    (grad,) = torch.autograd.grad(y, x, weight)
+    (expected,) = torch.autograd.grad(exact, x, weight.double())
+    torch.testing.assert_close(grad, expected, rtol=0, atol=1e-4)
