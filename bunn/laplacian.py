@@ -11,10 +11,10 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from bunn import kernels
 from bunn.components import Blocks, component_labels
 from bunn.edges import Adjacency, check_no_gradient, read_edges
-from bunn.kernels import cut_long_rows, grouping
+from bunn.kernels import cut_long_rows
+from bunn.kernels.grouping import group_rows
 from bunn.operator import SymmetricOperator, for_keeps, random_walk
 from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs, smallest_nonzero
 
@@ -103,7 +103,7 @@ class Laplacian:
         sizes = torch.bincount(self.components, minlength=self.num_components)
         root = (self.null_vector * sizes[self.components].sqrt()).to(dtype).unsqueeze(1)
         segments = cut_long_rows(self._crow) if self._crow.is_cuda else None
-        blocks = self._group_rows(root)
+        blocks = group_rows(self._crow, self._col, self._weight, self._degree, root.squeeze(1))
         if blocks is not None:
             root = blocks.scales[0].unsqueeze(1)  # how kernels know it again
         inverse = root.reciprocal()
@@ -130,14 +130,6 @@ class Laplacian:
         self.kernels: OrderedDict[tuple[float, int, torch.dtype], tuple[Any, ...]] = OrderedDict()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
-
-    def _group_rows(self, root: Tensor) -> kernels.Blocks | None:
-        """Rows to be taken together, on a GPU, where there is something to gain."""
-        if root.dtype != torch.float32 or not grouping.wanted(root):
-            return None
-        if self._weight is not None and bool((self._weight != 1).any()):
-            return None
-        return grouping.group_rows(self._crow, self._col, self._degree, root.squeeze(1))
 
     @property
     def edge_index(self) -> Tensor:

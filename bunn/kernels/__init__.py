@@ -87,15 +87,6 @@ class Dropout(NamedTuple):
     place: int = 0
 
 
-class Normed(NamedTuple):
-    """The sum of a stream and a branch, that normalised, and means and scales of its rows."""
-
-    stream: Tensor
-    normed: Tensor
-    mean: Tensor
-    scale: Tensor
-
-
 _WANTED = (
     os.environ.get("BUNN_KERNELS", "1") != "0" and importlib.util.find_spec("triton") is not None
 )
@@ -188,56 +179,6 @@ def serve_chains(x: Tensor) -> bool:
     """Whether there are kernels for chains of operations on features ``x``."""
     fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
     return fits and wanted() and unwatched() and forward_ad._current_level < 0
-
-
-def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
-    """:func:`bunn.kernels.chains.activate_rows`."""
-    from bunn.kernels.chains import activate_rows  # noqa: PLC0415
-
-    return activate_rows(x, bias, dropout, act)
-
-
-def activate_back(
-    grad: Tensor, x: Tensor, bias: Tensor | None, dropout: Dropout, act: str
-) -> tuple[Tensor, Tensor | None]:
-    """:func:`bunn.kernels.chains.activate_rows_back`."""
-    from bunn.kernels.chains import activate_rows_back  # noqa: PLC0415
-
-    return activate_rows_back(grad, x, bias, dropout, act)
-
-
-def add_and_norm(
-    x: Tensor,
-    branch: Tensor | None,
-    bias: Tensor | None,
-    weight: Tensor,
-    shift: Tensor,
-    eps: float,
-    dropout: Dropout,
-    normed: Tensor,
-) -> Normed:
-    """:func:`bunn.kernels.chains.add_and_norm_rows`."""
-    from bunn.kernels.chains import add_and_norm_rows  # noqa: PLC0415
-
-    return add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
-
-
-def add_and_norm_back(
-    grad_stream: Tensor | None,
-    grad_normed: Tensor,
-    more: Tensor | None,
-    stream: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    weight: Tensor,
-    dropout: Dropout,
-    branch: torch.dtype | None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """:func:`bunn.kernels.chains.add_and_norm_rows_back`."""
-    from bunn.kernels.chains import add_and_norm_rows_back  # noqa: PLC0415
-
-    sizes = (stream, mean, scale)
-    return add_and_norm_rows_back(grad_stream, grad_normed, more, *sizes, weight, dropout, branch)
 
 
 def product(

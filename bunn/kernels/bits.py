@@ -7,8 +7,11 @@ from bunn.kernels.steps import factor, finish
 
 
 @triton.jit
-def scale_rows(x, out, number, num_rows, width, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """``number * x``, rounded."""
+def scale_rows(
+    x, out, number, other, num_rows, width, stride,
+    OTHER: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """``number * other * x``, rounded."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = row < num_rows
@@ -16,6 +19,8 @@ def scale_rows(x, out, number, num_rows, width, stride, ROWS: tl.constexpr, WIDT
     line = row.to(tl.int64)[:, None]
     product = tl.load(x + line * stride + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     product *= factor(number, row, there)
+    if OTHER:
+        product *= factor(other, row, there)
     tl.store(out + line * width + columns[None, :], product.to(out.dtype.element_ty), mask=mask)
 
 

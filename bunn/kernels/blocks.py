@@ -130,12 +130,12 @@ def without_root(x: Tensor, blocks: Blocks, before: Tensor | None) -> Tensor:
     """``D^-1/2 before x``, rounded: what is added up in blocks in place of ``before x``."""
     if blocks.has_root(before):
         return x
-    inverse = blocks.scales[1]
-    factor = inverse if before is None else inverse * before.squeeze(1)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     n, width = x.shape
     if out.numel() > 0:
         grid = (parts(n, SCALE_ROWS), parts(width, SCALE_WIDTH))
-        tile = {"ROWS": SCALE_ROWS, "WIDTH": SCALE_WIDTH}
-        launch(scale_rows, grid, (x, out, factor, n, width, x.stride(0)), 4, **tile)
+        tile = {"OTHER": before is not None, "ROWS": SCALE_ROWS, "WIDTH": SCALE_WIDTH}
+        launch(
+            scale_rows, grid, (x, out, blocks.scales[1], before, n, width, x.stride(0)), 4, **tile
+        )
     return out

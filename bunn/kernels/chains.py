@@ -11,10 +11,12 @@ instead of being stored; a CUDA graph that draws its seeds drops others in every
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from bunn.kernels import Dropout, Normed
+from bunn.kernels import Dropout
 from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back, add_up
 
@@ -24,6 +26,15 @@ TILE, TO_A_WARP, PROGRAMS = 1024, 512, 528
 STAGES = 3
 #: Rows and columns that are added up at a time.
 SUM_AT_ONCE, SUM_WIDTH, SUM_WARPS = 64, 16, 4
+
+
+class Normed(NamedTuple):
+    """The sum of a stream and a branch, that normalised, and means and scales of its rows."""
+
+    stream: Tensor
+    normed: Tensor
+    mean: Tensor
+    scale: Tensor
 
 
 def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:

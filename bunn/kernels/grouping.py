@@ -36,15 +36,22 @@ def wanted(like: Tensor) -> bool:
     return like.is_cuda and kernels.wanted()
 
 
-def group_rows(crow: Tensor, col: Tensor, degree: Tensor, root: Tensor) -> Blocks | None:
-    """The blocks of a graph whose weights are all one, if it gains by them.
+def group_rows(
+    crow: Tensor, col: Tensor, weight: Tensor | None, degree: Tensor, root: Tensor
+) -> Blocks | None:
+    """The blocks of a graph, where there are kernels for them and it gains by them.
 
     Args:
         crow: ``(n + 1,)`` row pointers.
         col: ``(nnz,)`` column indices, no two of them equal in a row.
+        weight: ``(nnz,)`` weights, which have to be one, or :obj:`None`.
         degree: ``(n,)`` the degrees.
-        root: ``(n,)`` float32 their roots, up to a factor of each component.
+        root: ``(n,)`` their roots, up to a factor of each component, in the type of sums.
     """
+    if root.dtype != torch.float32 or not wanted(root):
+        return None
+    if weight is not None and bool((weight != 1).any()):
+        return None
     n, entries = degree.numel(), col.numel()
     if not ENTRIES[0] <= entries <= ENTRIES[1] or entries < MEAN_DEGREE * n:
         return None

@@ -31,6 +31,13 @@ def act_name(act: nn.Module) -> str | None:
     return ACTS.get(type(act))
 
 
+def _passes() -> Any:
+    """The kernels, which are there where Triton is."""
+    from bunn.kernels import chains  # noqa: PLC0415
+
+    return chains
+
+
 #: Nothing is dropped.
 NOTHING = Dropout(0.0, None)
 
@@ -64,7 +71,8 @@ class _Activate(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
         ctx.dropout, ctx.act = dropout, act
         ctx.save_for_backward(x, bias)
-        return kernels.activate(x, bias, dropout, act)
+        y: Tensor = _passes().activate_rows(x, bias, dropout, act)
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -76,7 +84,10 @@ class _Activate(torch.autograd.Function):
                 return (_PLAIN[ctx.act](number * _mask(x, ctx.dropout)).to(x.dtype),)
 
             return *_differentiate(again, (x, bias), (grad,)), None, None
-        return *kernels.activate_back(grad.contiguous(), x, bias, ctx.dropout, ctx.act), None, None
+        by_x, by_bias = _passes().activate_rows_back(
+            grad.contiguous(), x, bias, ctx.dropout, ctx.act
+        )
+        return by_x, by_bias, None, None
 
 
 class _AddAndNorm(torch.autograd.Function):
@@ -98,7 +109,7 @@ class _AddAndNorm(torch.autograd.Function):
         n, width = x.shape
         out = torch.empty(n, width if mean is None else 2 * width, dtype=dtype, device=x.device)
         normed = out[:, :width]
-        found = kernels.add_and_norm(x, branch, bias, weight, shift, eps, dropout, normed)
+        found = _passes().add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
         if mean is not None:
             _product(normed, mean, out[:, width:])
         ctx.set_materialize_grads(False)
@@ -133,7 +144,7 @@ class _AddAndNorm(torch.autograd.Function):
         if ctx.mean is not None:
             more = torch.empty(x.shape, dtype=by_out.dtype, device=x.device)
             _product(by_out[:, width:], ctx.mean.adjoint, more)
-        by_x, by_branch, sums = kernels.add_and_norm_back(
+        by_x, by_branch, sums = _passes().add_and_norm_rows_back(
             *(by_stream, by_out[:, :width], more),
             *(x if stream is None else stream, average, scale, weight, ctx.dropout),
             None if branch is None else branch.dtype,
@@ -149,7 +160,8 @@ def _product(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
 def _mask(x: Tensor, dropout: Dropout) -> Tensor:
     """What is kept, to be multiplied with."""
     ones = torch.ones(x.shape, device=x.device)
-    return kernels.activate(ones, None, dropout, "none")
+    mask: Tensor = _passes().activate_rows(ones, None, dropout, "none")
+    return mask
 
 
 def _differentiate(

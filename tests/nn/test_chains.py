@@ -1,6 +1,7 @@
 """A phi in few passes is the same phi."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ from tests.graphs import ZOO
 
 pytest.importorskip("triton", reason="needs Triton")
 
+from bunn.kernels import chains
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EDGES, NODES = ZOO["bipartite"]()
 EDGES = EDGES.to(DEVICE)
@@ -34,9 +37,10 @@ def served(monkeypatch):
     """Switches chains on, on a CPU, too, and counts them."""
     calls: list[str] = []
     for name in ("activate", "add_and_norm", "activate_back", "add_and_norm_back"):
-        real = getattr(kernels, name)
+        function = name.replace("_back", "") + "_rows" + ("_back" if "_back" in name else "")
+        real = getattr(chains, function)
         spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
-        monkeypatch.setattr(kernels, name, spy)
+        monkeypatch.setattr(chains, function, spy)
     monkeypatch.setattr(kernels, "serve_chains", lambda x: x.dtype != torch.float64)
     return calls
 
@@ -195,14 +199,14 @@ def test_a_network_that_was_changed(change, served):
 def seen_rates(phi, x):
     """The rates above zero of the dropouts of a forward pass."""
     found = []
-    for name in ("activate", "add_and_norm"):
-        real = getattr(kernels, name)
+    for name in ("activate_rows", "add_and_norm_rows"):
+        real = getattr(chains, name)
 
         def spy(*args, name=name, real=real):
             found.extend((name, value.rate) for value in args if isinstance(value, Dropout))
             return real(*args)
 
-        setattr(kernels, name, spy)
+        setattr(chains, name, spy)
     phi(x, EDGES)
     return [(name, rate) for name, rate in found if rate > 0]
 
@@ -271,11 +275,12 @@ def test_what_is_no_number_stays_so(served):
         assert y.isnan().tolist() == [[True, False, False]]
 
 
-def test_tangents_go_through_torch():
-    assert not kernels.serve_chains(torch.ones(2, 2))
-    x = torch.ones(2, 2, device=DEVICE)
+def test_tangents_go_through_torch(monkeypatch):
+    monkeypatch.setattr(kernels, "wanted", lambda: True)
+    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.float32, dim=lambda: 2, size=lambda dim: 8)
+    assert kernels.serve_chains(on_a_gpu)
     with forward_ad.dual_level():
-        assert not kernels.serve_chains(x)
+        assert not kernels.serve_chains(on_a_gpu)
 
 
 def test_a_model_is_the_same(served):
