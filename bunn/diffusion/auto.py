@@ -5,11 +5,13 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ====================  ==========================================================================
 ``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and ``step`` for each of the ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
-``spectral``          ``2 * dense * sum s_i^2``, only if all eigenpairs are there already
+``spectral``          twice that, only if all eigenpairs are there already
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 
-``s_i`` are the sizes of the components: a batch of small graphs is many small dense products.
+``s_i`` are the sizes of the components: a batch of small graphs is many small dense products. They
+cost ``stack`` for each size of component, and where there are several components ``move * n`` for
+laying features side by side.
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
 nodes; it is charged to ``reuse`` calls. What a :class:`Machine` is good at was measured. Whether
 ``limit`` is exact is found out by heating a few random vectors, once per graph, when the time is so
@@ -39,25 +41,32 @@ class Machine(NamedTuple):
 
     Args:
         dense: A dense multiply-add, in sparse ones.
-        dense_16: One for features of 16 bits.
         step: Launching one product, in sparse multiply-adds.
+        stack: Launching one product of stacked matrices.
+        move: Bringing one number of a batch to its stack, and back.
         reuse: Calls that share the cost of forming a kernel.
     """
 
     dense: float
-    dense_16: float
     step: float
+    stack: float
+    move: float
     reuse: int
 
-    def unit(self, x: Tensor) -> float:
-        """A dense multiply-add with features ``x``."""
-        return self.dense_16 if x.dtype.itemsize == 2 else self.dense
+    @classmethod
+    def of(cls, x: Tensor, lap: Laplacian) -> Machine:
+        """What multiplies features ``x``."""
+        if not on_tensor_cores(lap):
+            return PLAIN
+        return TENSOR_CORES_16 if x.dtype.itemsize == 2 else TENSOR_CORES
 
 
 #: One where torch multiplies.
-PLAIN = Machine(dense=0.25, dense_16=0.25, step=2e5, reuse=8)
+PLAIN = Machine(dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
-TENSOR_CORES = Machine(dense=0.02, dense_16=0.0105, step=2e6, reuse=1000)
+TENSOR_CORES = Machine(dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
+#: The same for features of 16 bits, which are multiplied once and not three times.
+TENSOR_CORES_16 = Machine(dense=0.0105, step=2e6, stack=1.5e7, move=30.0, reuse=1000)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -70,11 +79,11 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
-    machine = TENSOR_CORES if on_tensor_cores(lap) else PLAIN
+    machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known:
-        costs["spectral"] = 2 * machine.unit(x) * lap.blocks.area * x.size(1)
+        costs["spectral"] = 2 * _product_cost(x, lap, machine)
     if not isinstance(time.value, Tensor) and time.constant:
         costs["dense"] = _dense_cost(x, lap, time.value, degree, machine)
     return min(costs, key=lambda name: costs[name])
@@ -110,13 +119,21 @@ def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine)
     return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + machine.step)
 
 
+def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
+    """One product of ``x`` with a matrix for every component."""
+    blocks, columns = lap.blocks, x.size(1)
+    cost = machine.dense * blocks.area * columns
+    if blocks.largest == lap.num_nodes:
+        return cost + machine.step
+    stacks = blocks.num_groups if on_tensor_cores(lap) else len(blocks.shapes)
+    return cost + machine.stack * stacks + machine.move * lap.num_nodes * columns
+
+
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Machine) -> float:
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     if not formed and lap.blocks.area > kernel_entries(lap):
         return math.inf
-    blocks = lap.blocks
-    products = blocks.num_groups if on_tensor_cores(lap) else len(blocks.shapes)
-    cost = machine.unit(x) * blocks.area * x.size(1) + machine.step * products
+    cost = _product_cost(x, lap, machine)
     if formed:
         return cost
     return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse
