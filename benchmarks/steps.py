@@ -29,21 +29,37 @@ GraphSAGE gathers once. BuNN is faster than GAT and GT in every form. The fastes
 and torch offer is at most 1.8 times as fast; one whose mean is taken by the kernel of this package,
 up to 2.7 times.
 
-Not good: *eager*. Without a CUDA graph a step of a BuNN takes 17 to 25 ms on any of these graphs,
+Sync and desync are kernels of their own. Between sync and the heat lies the channel mixing, and a
+row is gathered by all its neighbours, each of which would turn it again. Desync could be part of
+the last write: it would save two passes over the features, where six products take 24; nothing
+where the heat is a dense product, or an update comes before desync as in the full models, whose
+maps take 0.6 of 18.6 ms. That has not been built.
+
+Not good: *eager*. Without a CUDA graph a step of a BuNN takes 17 to 27 ms on any of these graphs,
 which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 7
 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
 `torch.cuda.graph` does.
 """
 
+BATCHES_LOG = """\
+On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 2 us at full speed, and 31 MB of
+features, kernels and results, 7 us. It takes 88: laying features into stacks, filling them up and
+bringing them back are several passes over all of them, and in float32, where they are split in two,
+many more. Predicted was a product at the speed of the large graphs, and *auto* took it everywhere;
+its costs per stack and per number moved are from the first run of this table. It takes the
+recurrence at t = 1 since, where nothing has to be moved. One kernel that multiplies the components
+where they lie would do away with most of the rest.
+"""
+
 MODELS_LOG = """\
 The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, missed on
-minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.9, gathering
-out of the cache at its speed, and the optimiser 1.0; of the chains' 4.9 ms their traffic would be
+minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 3.0, gathering
+out of the cache at its speed, and the optimiser 1.0; of the chains' 4.5 ms their traffic would be
 3. A quarter would leave them less than that. Compiled code does without these kernels, and is
 slower than what is captured alone.
 
 Not good: *eager*. The host takes longer for these kernels than for the operations of torch that
-they replace, and a step that is not captured takes 121 to 155 ms instead of 99 to 119 before.
+they replace, and a step that is not captured takes 116 to 167 ms instead of 99 to 119 before.
 """
 
 SCALE_LOG = """\
@@ -91,7 +107,7 @@ def how(result: dict[str, Any]) -> str:
     commits = {row.get("commit", gpu["git_commit"])[:7]: None for row in result["rows"]}
     return (
         f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
-        f"{' and '.join(commits)}"
+        f"{', '.join(commits)}"
     )
 
 
@@ -107,7 +123,7 @@ def _batches(result: dict[str, Any]) -> str:
         f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
         f"{result['channels']} channels: milliseconds, and errors relative to the features. "
         "*dense* and *spectral* are batched products of the tensor cores, one for each size of a "
-        "graph.\n\n" + table(header, rows)
+        "graph.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
     )
 
 
