@@ -162,6 +162,14 @@ def test_activation_and_dropout_reach_a_named_update():
     assert own.act == "tanh"
 
 
+def test_features_are_dropped_once():
+    """A network of two layers ends in a dropout of its own."""
+    for update, inside, after in (("mlp-concat", [0.3, 0.3], 0.0), ("before", [], 0.3)):
+        block = BuNN(3, 8, 1, dropout=0.3, update=update).blocks[0]
+        rates = [layer.p for layer in block.conv.network.modules() if isinstance(layer, nn.Dropout)]
+        assert (rates, block.dropout.p) == (inside, after)
+
+
 def test_far_nodes_are_heard_in_one_layer():
     edge_index, n = ZOO["path"]()
     model = BuNN(1, 8, 1, 1, num_bundles=2, time=math.inf)
