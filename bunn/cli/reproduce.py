@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from bunn.cli.datasets import DataRoot
 from bunn.cli.train import DeviceName, command_line, parse_range
 
 
@@ -18,6 +19,9 @@ class Experiment(StrEnum):
 
     SYNTHETIC = "synthetic"
     NEIGHBORSMATCH = "neighborsmatch"
+    HETEROPHILOUS = "heterophilous"
+    RUNTIME = "runtime"
+    ABLATIONS = "heterophilous-ablations"
 
 
 def reproduce(
@@ -29,30 +33,44 @@ def reproduce(
     models: Annotated[
         str | None, typer.Option(help="Such as bunn,gcn.", show_default="all of the table")
     ] = None,
+    datasets: Annotated[
+        str | None,
+        typer.Option(
+            help="Heterophilous, runtime: such as minesweeper,tolokers.",
+            show_default="those that are here",
+        ),
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(help="Heterophilous: such as 0-4; more may follow later.", show_default="all"),
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many.", min=1, show_default="as in the table")
+        int | None,
+        typer.Option(help="How many; not heterophilous.", min=1, show_default="as in the table"),
     ] = None,
     depths: Annotated[
         str | None, typer.Option(help="Neighborsmatch: such as 2-5.", show_default="2-5")
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Neighborsmatch: of a run.", min=1, show_default="as in the preset"),
+        typer.Option(help="Of a run; not synthetic.", min=1, show_default="as in the preset"),
     ] = None,
     preset: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Neighborsmatch: paper; narrow, for a BuNN with 64 channels; long, for message "
-            "passing over 10,000 epochs."
+            "passing over 10,000 epochs. Heterophilous: some of paper,released,tuned. Ablations: "
+            "some of them.",
+            show_default="paper, or all that a model has",
         ),
-    ] = "paper",
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
     ] = None,
-    device: Annotated[DeviceName, typer.Option(help="Neighborsmatch: where.")] = DeviceName.AUTO,
+    device: Annotated[DeviceName, typer.Option(help="Where; not synthetic.")] = DeviceName.AUTO,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Neighborsmatch: through torch.compile.")
+        bool, typer.Option("--compile", help="Through torch.compile; not synthetic.")
     ] = False,
     runs: Annotated[
         Path, typer.Option(help="Where runs are recorded; the same command goes on there.")
@@ -61,6 +79,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Where result files go.", show_default="results, or RUNS/quick"),
     ] = None,
+    data_root: DataRoot = None,
 ) -> None:
     """Measure a table or figure of the paper; interrupted, the same command goes on."""
     from bunn.cli.errors import (  # noqa: PLC0415
@@ -70,7 +89,13 @@ def reproduce(
         writing,
     )
     from bunn.experiments.jobs import run_jobs  # noqa: PLC0415
-    from bunn.experiments.reproduce import Request, jobs_of, write_picture  # noqa: PLC0415
+    from bunn.experiments.reproduce import (  # noqa: PLC0415
+        EXPERIMENTS,
+        default_workers,
+        jobs_of,
+        write_picture,
+    )
+    from bunn.experiments.request import Request  # noqa: PLC0415
     from bunn.experiments.results import read_results  # noqa: PLC0415
     from bunn.experiments.tables import tables_for  # noqa: PLC0415
     from bunn.training import LiveDisplay  # noqa: PLC0415
@@ -81,24 +106,30 @@ def reproduce(
             experiment=name,
             quick=quick,
             models=parse_names(models) if models else None,
+            datasets=parse_names(datasets) if datasets else None,
+            splits=tuple(parse_range(splits, "--splits", 10)) if splits else None,
             seeds=seeds,
             depths=tuple(parse_range(depths, "--depths")) if depths else None,
             epochs=epochs,
-            preset=preset,
+            presets=parse_names(preset) if preset else None,
             device=device,
             compile=compile,
+            data_root=data_root,
             runs=runs / name,
-            results=results or (runs / "quick" if quick else Path("results")),
+            results=(results or (runs / "quick" if quick else Path("results")))
+            / EXPERIMENTS[name].folder,
             command=command_line(),
         )
+        work = jobs_of(request)
         ensure_writable(request.runs, "--runs")
-        ensure_writable(request.results / name, "--results")
+        table = EXPERIMENTS[name].table or name
+        ensure_writable(request.results / table, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
-            run_jobs(jobs_of(request), jobs or request.default_workers, display)
+            run_jobs(work, jobs or default_workers(request), display)
         console = Console(width=None if sys.stdout.isatty() else 120)
-        for table in tables_for(read_results(request.results), name):
-            console.print(table.rich())
-        written = {"results": request.results / name}
+        for found in tables_for(read_results(request.results), table):
+            console.print(found.rich())
+        written = {"results": request.results / table}
         with writing(request.results, "--results"):
             picture = write_picture(request)
         if picture is not None:

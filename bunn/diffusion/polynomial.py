@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from bunn.calling import apply, unwatched
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.taylor import taylor
+from bunn.diffusion.taylor import taylor, taylor_coefficients
 from bunn.diffusion.uniformization import uniformization, uniformization_degree
 from bunn.laplacian import Laplacian
 from bunn.operator import (
@@ -100,11 +100,10 @@ def _sum(
     time: float,
 ) -> Tensor:
     operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
-    if recurrence == "chebyshev" and kernels.serve(x, value):
+    if kernels.serve(x, value):
         t = time if times is None else times
-        known = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
-        if known > 0:
-            table = coefficients_for(t, known, x)
+        table = _table(x, t, Polynomial(recurrence, degree, tol, time))
+        if table is not None:
             return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -115,6 +114,18 @@ def _sum(
         y = RECURRENCES[recurrence](z, s, t, panel_degree)
         from_operator_frame(y, after, out[:, columns])
     return out
+
+
+def _table(x: Tensor, time: float | Tensor, polynomial: Polynomial) -> list[float] | Tensor | None:
+    """What a kernel reads of the polynomial, if there is one for it."""
+    recurrence, degree, tol, _ = polynomial
+    if recurrence == "chebyshev":
+        known = _degree_for(time, tol, recurrence) if degree == FROM_TIME else degree
+        return coefficients_for(time, known, x) if known > 0 else None
+    known_to_host = not isinstance(time, Tensor) and x.dtype != torch.float64
+    if recurrence == "taylor" and degree > 0 and known_to_host:
+        return taylor_coefficients(cast(float, time), degree)
+    return None
 
 
 #: The same to compilers, for which it is one operation; to call it takes a while.

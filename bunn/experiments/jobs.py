@@ -41,11 +41,13 @@ class Job:
         name: What the display calls it.
         work: A function of the module level, called with a watcher and ``arguments``.
         arguments: Anything that can be pickled.
+        runs: How many trainings it is, if they come one after the other.
     """
 
     name: str
     work: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    runs: int = 1
 
 
 class MeanWatcher:
@@ -54,17 +56,19 @@ class MeanWatcher:
     Args:
         name: Of the job.
         watcher: Who is told.
+        count: How many runs there will be at least. (default: ``1``)
     """
 
-    def __init__(self, name: str, watcher: Watcher) -> None:
-        self.name, self.watcher = name, watcher
+    def __init__(self, name: str, watcher: Watcher, count: int = 1) -> None:
+        self.name, self.watcher, self.count = name, watcher, count
         self._latest: dict[str, Progressed] = {}
         self._reported = 0.0
 
     def __call__(self, progressed: Progressed) -> None:
         self._latest[progressed.run] = progressed
         runs = self._latest.values()
-        done = all(run.finished for run in runs)
+        count = max(self.count, len(runs))
+        done = len(runs) == count and all(run.finished for run in runs)
         now = time.monotonic()
         if not done and now - self._reported < REPORT_EVERY:
             return
@@ -73,7 +77,7 @@ class MeanWatcher:
             replace(
                 progressed,
                 run=self.name,
-                epoch=min(run.epoch for run in runs),
+                epoch=sum(run.epochs if run.finished else run.epoch for run in runs) // count,
                 loss=fmean(run.loss for run in runs),
                 val=fmean(run.val for run in runs),
                 test=fmean(run.test for run in runs),
@@ -116,7 +120,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher) -> list[Any]:
 
 def _run_here(jobs: Sequence[Job], watcher: Watcher) -> list[Any]:
     try:
-        return [job.work(MeanWatcher(job.name, watcher), *job.arguments) for job in jobs]
+        return [job.work(MeanWatcher(job.name, watcher, job.runs), *job.arguments) for job in jobs]
     except InterruptedRunError as error:
         raise InterruptedRunError(_INTERRUPTED) from error
 
@@ -249,7 +253,7 @@ def _work(job: Job) -> Any:
     try:
         if line.stop.value:  # looked at once Ctrl-C is heard: it cannot fall between
             raise KeyboardInterrupt
-        return job.work(MeanWatcher(job.name, line.reports.put), *job.arguments)
+        return job.work(MeanWatcher(job.name, line.reports.put, job.runs), *job.arguments)
     except KeyboardInterrupt:
         raise InterruptedRunError(f"{job.name} was interrupted") from None
     finally:

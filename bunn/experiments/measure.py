@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,8 +16,9 @@ import torch
 from bunn.data import DATASETS
 from bunn.experiments.environment import Environment, environment
 from bunn.experiments.results import Result
+from bunn.files import as_json, write_atomically
 from bunn.training import Config, Outcome, Run, train
-from bunn.training.watch import Watcher
+from bunn.training.watch import Progressed, Watcher
 
 #: Points of a training curve that are worth keeping.
 CURVE_POINTS = 60
@@ -98,6 +101,78 @@ def measure(
         },
         **facts,
     )
+
+
+def measure_split_by_split(
+    config: Config, runs: Sequence[tuple[int, int]], *, folder: Path, watcher: Watcher, **how: Any
+) -> Result:
+    """The same, every run in a folder of its own: what is finished is never done again, whatever
+    runs are asked for later.
+
+    A finished run leaves its result and its best weights there. All that the folder holds of this
+    configuration are in what is returned.
+
+    Args:
+        config: The experiment.
+        runs: Pairs of split and seed, trained one after the other.
+        folder: Where all of them are recorded.
+        watcher: Told of every run's progress.
+        how: What else :func:`measure` takes.
+    """
+    for split, seed in runs:
+        place = folder / f"split{split}-seed{seed}"
+        result = _finished(place, config)
+        if result is None:
+            result = measure(config, [(split, seed)], folder=place, watcher=watcher, **how)
+            write_atomically(place / "result.json", as_json(result.as_dict()) + "\n")
+        else:
+            epochs = config.training.epochs
+            watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
+        _clear(place)
+    everything = [_finished(place, config) for place in folder.glob("split*-seed*")]
+    return combined([result for result in everything if result is not None])
+
+
+def combined(results: Sequence[Result]) -> Result:
+    """Several results of the same configuration as one, their runs by split and seed.
+
+    Its curves are those of the first; commits are named all if they differ.
+    """
+    results = sorted(results, key=lambda result: (result.splits, result.seeds))
+    first = results[0]
+    if any(result.options != first.options for result in results):
+        raise ValueError(f"results of {first.file} have different options; combine equal ones")
+    together: dict[str, Any] = {
+        name: [value for result in results for value in getattr(result, name)]
+        for name in ("seeds", "splits", "test", "val")
+    }
+    extra = {
+        name: [value for result in results for value in result.extra[name]]
+        for name in ("epochs_run", "best_epoch")
+    }
+    return replace(
+        first,
+        **together,
+        seconds=round(sum(result.seconds for result in results), 2),
+        git_commit=", ".join(dict.fromkeys(result.git_commit for result in results)),
+        device=", ".join(dict.fromkeys(result.device for result in results)),
+        extra={**first.extra, **extra, "seconds": [result.seconds for result in results]},
+    )
+
+
+def _finished(place: Path, config: Config) -> Result | None:
+    """The result of a run that is done, if this is its configuration."""
+    if not (place / "result.json").is_file():
+        return None
+    result = Result.read(place / "result.json")
+    return result if result.options == config.as_dict() else None
+
+
+def _clear(place: Path) -> None:
+    """Removes what a finished run does not need: gigabytes, for some models."""
+    shutil.rmtree(place / "checkpoints", ignore_errors=True)
+    for path in place.glob("*/last.safetensors"):
+        path.unlink()
 
 
 def _recorded(folder: Path) -> Environment | None:

@@ -19,8 +19,10 @@ from bunn.baselines import BASELINES
 from bunn.data import TreeOptions
 from bunn.experiments.jobs import Job
 from bunn.experiments.measure import measure
-from bunn.training import Config, Optimizer, Schedule, Training
+from bunn.experiments.request import Request
+from bunn.training import Config, ConfigError, Optimizer, Schedule, Training
 from bunn.training.models import BuNNOptions
+from bunn.training.options import nearest
 from bunn.training.watch import Watcher
 
 EXPERIMENT = "neighborsmatch"
@@ -84,62 +86,52 @@ def preset(depth: int, model: str, name: str = "paper", epochs: int | None = Non
     )
 
 
-def jobs(
-    models: tuple[str, ...],
-    depths: tuple[int, ...],
-    *,
-    name: str,
-    seeds: int,
-    epochs: int | None,
-    device: str,
-    compile: bool,
-    runs: Path,
-    results: Path,
-    command: str,
-) -> list[Job]:
+def jobs(request: Request) -> list[Job]:
     """One job for every model and depth, the deep ones first."""
+    name = preset_of(request)
+    depths = request.depths or DEPTHS
+    try:
+        for depth in depths:
+            TreeOptions(depth=depth)
+    except ValueError as error:
+        raise ConfigError(f"--depths: {error}") from error
     return [
         Job(
             f"r={depth} {model}",
             point,
-            (
-                *(depth, model, name if model in PRESETS[name] else "paper"),
-                *(seeds, epochs, device, compile, runs, results, command),
-            ),
+            (depth, model, name if model in PRESETS[name] else "paper", request),
         )
         for depth in sorted(depths, reverse=True)
-        for model in models
+        for model in request.models or MODELS
     ]
 
 
-def point(
-    watcher: Watcher,
-    depth: int,
-    model: str,
-    name: str,
-    seeds: int,
-    epochs: int | None,
-    device: str,
-    compile: bool,
-    runs: Path,
-    results: Path,
-    command: str,
-) -> Path:
+def preset_of(request: Request) -> str:
+    """The preset that was asked for, or the paper's."""
+    name, *more = request.presets or ("paper",)
+    if more:
+        raise ConfigError(f"--preset {','.join((name, *more))}: one at a time; use {name}")
+    if name not in PRESETS:
+        raise ConfigError(f"--preset {name} is unknown; {nearest(name, PRESETS)}")
+    return name
+
+
+def point(watcher: Watcher, depth: int, model: str, name: str, request: Request) -> Path:
     """Measures one point of the curve and writes its result file."""
     dataset = f"tree-neighborsmatch-r{depth}"
     result = measure(
-        preset(depth, model, name, epochs),
-        [(seed, seed) for seed in range(seeds)],
+        preset(depth, model, name, request.epochs),
+        [(seed, seed) for seed in range(request.seeds or 1)],
         experiment=EXPERIMENT,
         preset=name,
-        command=command,
-        folder=runs / f"{dataset}-{model}-{name}",
+        command=request.command,
+        folder=request.runs / f"{dataset}-{model}-{name}",
         watcher=watcher,
-        device=device,
-        compile=compile,
+        device=request.device,
+        compile=request.compile,
         name=dataset,
     )
     if min(result.test) < 1:
         note = f"{result.epochs} epochs; Alon and Yahav trained for far longer."
         result = replace(result, notes=note)
-    return result.write(results)
+    return result.write(request.results)

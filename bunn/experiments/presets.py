@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bunn.data import DATASETS
-from bunn.experiments import neighborsmatch, synthetic
+from bunn.experiments import heterophilous, neighborsmatch, synthetic
 from bunn.training import Config, ConfigError, Optimizer, Training
 from bunn.training.options import nearest
 
@@ -31,6 +31,9 @@ def presets(dataset: str, model: str, data: Any = None) -> dict[str, Preset]:
         for name, models in neighborsmatch.PRESETS.items():
             if model in models:
                 found[name] = partial(neighborsmatch.preset, depth, model, name)
+    if dataset in (*heterophilous.FIVE, *heterophilous.SMALL) and model in heterophilous.MODELS:
+        for name in heterophilous.names(dataset, model):
+            found[name] = partial(heterophilous.preset, dataset, model, name)
     found["default"] = lambda: _default(dataset, model)
     return found
 

@@ -3,137 +3,136 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from bunn.data import TreeOptions
-from bunn.experiments import neighborsmatch, synthetic
+from bunn.experiments import ablations, heterophilous, neighborsmatch, runtime, synthetic
 from bunn.experiments.jobs import Job
 from bunn.experiments.pictures import bundle_figure
 from bunn.experiments.plots import depth_figure, strokes_for
 from bunn.experiments.published import PUBLISHED
-from bunn.experiments.results import read_results
+from bunn.experiments.request import Request
+from bunn.experiments.results import Result, read_results
 from bunn.theory.drawing import save
 from bunn.training import ConfigError
 from bunn.training.options import nearest
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Drawing = Callable[[Request, list[Result]], "Figure | None"]
+
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be measured, and where it goes; :obj:`None` is what the experiment has.
+class Experiment:
+    """Something that can be reproduced.
 
     Args:
-        experiment: ``"synthetic"`` or ``"neighborsmatch"``.
-        runs: Where runs are recorded, and go on.
-        results: Where result files go.
-        command: What was typed.
-        quick: Synthetic: few models, fewer epochs, one seed.
-        models: The models.
-        seeds: How many.
-        depths: Neighborsmatch: the depths of the trees.
-        epochs: Neighborsmatch: of a run.
-        preset: Neighborsmatch: of the models that have one of that name.
-        device: Neighborsmatch: where it runs.
-        compile: Neighborsmatch: whether through :func:`torch.compile`.
+        jobs: From a request to what is to be done.
+        models: What it has.
+        options: Of the command line, those that mean something to it.
+        draw: From its results to a picture. (default: there is none)
+        table: What its results are called. (default: as it is)
+        folder: Below which of the folder of results they are. (default: right there)
     """
 
-    experiment: str
-    runs: Path
-    results: Path
-    command: str
-    quick: bool = False
-    models: tuple[str, ...] | None = None
-    seeds: int | None = None
-    depths: tuple[int, ...] | None = None
-    epochs: int | None = None
-    preset: str = "paper"
-    device: str = "auto"
-    compile: bool = False
+    jobs: Callable[[Request], list[Job]]
+    models: tuple[str, ...]
+    options: frozenset[str]
+    draw: Drawing | None = None
+    table: str | None = None
+    folder: str = ""
 
-    def __post_init__(self) -> None:
-        if self.experiment == "synthetic":
-            known: tuple[str, ...] = (*synthetic.CONSTANTS, *synthetic.MODELS)
-            misplaced: dict[str, object] = {
-                "--depths": self.depths,
-                "--epochs": self.epochs,
-                "--preset": None if self.preset == "paper" else self.preset,
-                "--device": "cuda" if self.device == "cuda" else None,
-                "--compile": self.compile or None,
-            }
-        else:
-            known, misplaced = neighborsmatch.MODELS, {"--quick": self.quick or None}
-        for name in self.models or ():
-            if name not in known:
-                raise ConfigError(f"--models: there is no {name!r} here; {nearest(name, known)}")
-        for option, value in misplaced.items():
-            if value is not None:
-                raise ConfigError(f"{option} is no option of {self.experiment}; leave it out")
-        try:
-            for depth in self.depths or ():
-                TreeOptions(depth=depth)
-        except ValueError as error:
-            raise ConfigError(f"--depths: {error}") from error
-        if self.preset not in neighborsmatch.PRESETS:
-            raise ConfigError(
-                f"--preset {self.preset} is unknown; {nearest(self.preset, neighborsmatch.PRESETS)}"
-            )
 
-    @property
-    def default_workers(self) -> int:
-        """A process per core; one on a GPU, which it fills alone."""
-        on_gpu = self.experiment == "neighborsmatch" and self.device != "cpu"
-        if on_gpu and torch.cuda.is_available():
-            return 1
-        return os.cpu_count() or 1
+def _draw_bundle(request: Request, results: list[Result]) -> Figure | None:
+    preset = "quick" if request.quick else "paper"
+    with_bundle = [
+        result for result in results if "bundle" in result.extra and result.preset == preset
+    ]
+    return bundle_figure(with_bundle) if with_bundle else None
+
+
+def _draw_depths(request: Request, results: list[Result]) -> Figure:
+    printed = [entry.model for entry in PUBLISHED if entry.experiment == request.experiment]
+    strokes = strokes_for([*printed, *(result.model for result in results)])
+    return depth_figure(results, strokes, named=True)
+
+
+_TRAINED = frozenset({"--epochs", "--preset", "--device", "--compile"})
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "synthetic": Experiment(
+        synthetic.jobs,
+        (*synthetic.CONSTANTS, *synthetic.MODELS),
+        frozenset({"--quick", "--seeds"}),
+        _draw_bundle,
+    ),
+    "neighborsmatch": Experiment(
+        neighborsmatch.jobs,
+        neighborsmatch.MODELS,
+        _TRAINED | {"--seeds", "--depths"},
+        _draw_depths,
+    ),
+    "heterophilous": Experiment(
+        heterophilous.jobs,
+        heterophilous.MODELS,
+        _TRAINED | {"--datasets", "--splits", "--data-root"},
+    ),
+    "runtime": Experiment(
+        runtime.jobs,
+        runtime.MODELS,
+        _TRAINED - {"--preset"} | {"--datasets", "--seeds", "--data-root"},
+        table=runtime.EXPERIMENT,
+    ),
+    "heterophilous-ablations": Experiment(
+        ablations.jobs,
+        ("bunn",),
+        _TRAINED | {"--seeds", "--data-root"},
+        table=ablations.EXPERIMENT,
+        folder="heterophilous",
+    ),
+}
 
 
 def jobs_of(request: Request) -> list[Job]:
-    """The jobs of an experiment."""
-    if request.experiment == "synthetic":
-        table = (*synthetic.CONSTANTS, *synthetic.MODELS)
-        everything: tuple[str, ...] = synthetic.QUICK_MODELS if request.quick else table
-        return synthetic.jobs(
-            request.models or everything,
-            quick=request.quick,
-            seeds=request.seeds or (1 if request.quick else synthetic.SEEDS),
-            runs=request.runs,
-            results=request.results,
-            command=request.command,
-        )
-    return neighborsmatch.jobs(
-        request.models or neighborsmatch.MODELS,
-        request.depths or neighborsmatch.DEPTHS,
-        name=request.preset,
-        seeds=request.seeds or 1,
-        epochs=request.epochs,
-        device=request.device,
-        compile=request.compile,
-        runs=request.runs,
-        results=request.results,
-        command=request.command,
-    )
+    """The jobs of an experiment, if what was asked for belongs to it."""
+    experiment = EXPERIMENTS[request.experiment]
+    for name in request.models or ():
+        if name not in experiment.models:
+            raise ConfigError(
+                f"--models: there is no {name!r} here; {nearest(name, experiment.models)}"
+            )
+    for option in request.given():
+        if option not in experiment.options:
+            raise ConfigError(f"{option} is no option of {request.experiment}; leave it out")
+    return experiment.jobs(request)
+
+
+def default_workers(request: Request) -> int:
+    """A process per core; one on a GPU, which it fills alone."""
+    on_gpu = "--device" in EXPERIMENTS[request.experiment].options and request.device != "cpu"
+    if on_gpu and torch.cuda.is_available():
+        return 1
+    return os.cpu_count() or 1
 
 
 def write_picture(request: Request) -> Path | None:
-    """The learned bundle, or accuracy against depth, drawn from the result files."""
+    """The picture of an experiment that has one, drawn from the result files."""
+    draw = EXPERIMENTS[request.experiment].draw
+    if draw is None:
+        return None
     results = [
         result
         for result in read_results(request.results)
         if result.experiment == request.experiment
     ]
+    figure = draw(request, results)
+    if figure is None:
+        return None
     path = request.results / request.experiment / f"{request.experiment}.png"
-    if request.experiment == "synthetic":
-        preset = "quick" if request.quick else "paper"
-        with_bundle = [
-            result for result in results if "bundle" in result.extra and result.preset == preset
-        ]
-        if not with_bundle:
-            return None
-        save(bundle_figure(with_bundle), path)
-    else:
-        printed = [entry.model for entry in PUBLISHED if entry.experiment == request.experiment]
-        strokes = strokes_for([*printed, *(result.model for result in results)])
-        save(depth_figure(results, strokes, named=True), path)
+    save(figure, path)
     return path

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 from bunn.files import as_json, plain, write_atomically
 from bunn.names import did_you_mean
 
-#: Folders under ``results/`` that hold other files: the verdicts of ``bunn verify``.
-OTHER_FOLDERS = ("theory",)
+#: Folders of results that hold other files: verdicts of ``bunn verify``, trials of ``bunn tune``.
+OTHER_FOLDERS = ("theory", "tuning")
 #: What ``Result.curves`` may hold.
 CURVES = ("epoch", "train_loss", "val")
 

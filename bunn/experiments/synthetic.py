@@ -24,6 +24,7 @@ from bunn.data import constant_baselines, load_dataset
 from bunn.experiments.environment import environment
 from bunn.experiments.jobs import Job
 from bunn.experiments.measure import measure
+from bunn.experiments.request import Request
 from bunn.experiments.results import Result
 from bunn.training import Config, Optimizer, Run, Schedule, Training
 from bunn.training.models import BuNNOptions
@@ -97,46 +98,38 @@ NOTES: dict[tuple[str, str], str] = {
 }
 
 
-def jobs(
-    models: tuple[str, ...], *, quick: bool, seeds: int, runs: Path, results: Path, command: str
-) -> list[Job]:
+def jobs(request: Request) -> list[Job]:
     """One job for every cell of the table, the long ones first."""
     longest_first = [*reversed(MODELS), *CONSTANTS]
+    models = request.models or (QUICK_MODELS if request.quick else tuple(longest_first))
+    seeds = request.seeds or (1 if request.quick else SEEDS)
     return [
-        Job(f"{dataset} {model}", cell, (dataset, model, quick, seeds, runs, results, command))
+        Job(f"{dataset} {model}", cell, (dataset, model, seeds, request))
         for model in longest_first
         if model in models
         for dataset in DATASETS
     ]
 
 
-def cell(
-    watcher: Watcher,
-    dataset: str,
-    model: str,
-    quick: bool,
-    seeds: int,
-    runs: Path,
-    results: Path,
-    command: str,
-) -> Path:
+def cell(watcher: Watcher, dataset: str, model: str, seeds: int, request: Request) -> Path:
     """Measures one cell of the table and writes its result file."""
+    quick, command = request.quick, request.command
     name = "quick" if quick else "paper"
     if model in CONSTANTS:
-        return _constant(watcher, dataset, model, name, seeds, command).write(results)
+        return _constant(watcher, dataset, model, name, seeds, command).write(request.results)
     result = measure(
         preset(dataset, model, QUICK_EPOCHS if quick else EPOCHS),
         [(seed, seed) for seed in range(seeds)],
         experiment=EXPERIMENT,
         preset=name,
         command=command,
-        folder=runs / f"{dataset}-{model}-{name}",
+        folder=request.runs / f"{dataset}-{model}-{name}",
         watcher=watcher,
         device="cpu",
         notes="" if quick else NOTES.get((dataset, model), ""),
         look=_angles if model == "bunn" else None,
     )
-    return result.write(results)
+    return result.write(request.results)
 
 
 def _constant(

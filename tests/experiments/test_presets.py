@@ -10,7 +10,8 @@ from bunn.data import DATASETS, load_dataset
 from bunn.experiments import neighborsmatch, synthetic
 from bunn.experiments.presets import find_preset, presets
 from bunn.experiments.published import PUBLISHED
-from bunn.experiments.reproduce import Request, jobs_of
+from bunn.experiments.reproduce import jobs_of
+from bunn.experiments.request import Request
 from bunn.training import MODELS, Config, ConfigError
 from bunn.training.run import build_model
 
@@ -29,7 +30,8 @@ def test_every_pair_has_presets_of_its_own(dataset, model):
 def test_what_is_used_unasked():
     assert find_preset("barbell", "gcn")[0] == "paper"
     assert find_preset("tree-neighborsmatch", "bunn")[0] == "paper"
-    assert find_preset("minesweeper", "bunn")[0] == "default"
+    assert find_preset("minesweeper", "bunn")[0] == "paper"
+    assert find_preset("cora", "bunn")[0] == "default"
 
 
 def test_one_graph_is_trained_in_full_batch_and_many_in_mini_batches():
@@ -94,7 +96,7 @@ class TestNeighborsMatch:
         assert config.schedule.monitor == "train"
 
     def test_a_preset_is_for_the_models_that_have_it(self):
-        jobs = jobs_of(request("neighborsmatch", depths=(3,), preset="long"))
+        jobs = jobs_of(request("neighborsmatch", depths=(3,), presets=("long",)))
         assert {job.name: job.arguments[2] for job in jobs} == {
             **{f"r=3 {model}": "long" for model in ("gcn", "gin", "gat", "ggnn")},
             "r=3 bunn": "paper",
@@ -133,12 +135,19 @@ def request(experiment: str, **options: object) -> Request:
         ("synthetic", {"compile": True}, "--compile is no option of synthetic"),
         ("neighborsmatch", {"quick": True}, "--quick is no option of neighborsmatch"),
         ("neighborsmatch", {"models": ("mlp",)}, "no 'mlp' here"),
-        ("neighborsmatch", {"preset": "wild"}, "--preset wild is unknown"),
+        ("neighborsmatch", {"presets": ("wild",)}, "--preset wild is unknown"),
+        ("neighborsmatch", {"presets": ("paper", "long")}, "--preset paper,long: one at a time"),
+        ("neighborsmatch", {"splits": (0,)}, "--splits is no option of neighborsmatch"),
         ("neighborsmatch", {"depths": (3, 1)}, "--depths: depth=1; too small"),
-        ("synthetic", {"preset": "narrow"}, "--preset is no option of synthetic"),
+        ("synthetic", {"presets": ("narrow",)}, "--preset is no option of synthetic"),
         ("synthetic", {"device": "cuda"}, "--device is no option of synthetic"),
+        ("heterophilous", {"datasets": ("cora",)}, "--datasets: there is no 'cora' here"),
+        ("heterophilous", {"datasets": ("actor",), "splits": (3, 10)}, "there are 10, 0 to 9"),
+        ("heterophilous", {"datasets": ("actor",), "presets": ("tuend",)}, "did you mean 'tuned'"),
+        ("heterophilous", {"models": ("gin",)}, "no 'gin' here"),
+        ("heterophilous", {"seeds": 3}, "--seeds is no option of heterophilous"),
     ],
 )
 def test_what_does_not_belong_together(experiment, options, message):
     with pytest.raises(ConfigError, match=message):
-        request(experiment, **options)
+        jobs_of(request(experiment, **options))

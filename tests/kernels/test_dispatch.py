@@ -62,6 +62,20 @@ def test_heat_and_its_derivatives(times, normalization, monkeypatch, served):
     assert served.count("product") == (0 if times == "one" else 1)
 
 
+@pytest.mark.parametrize(("time", "degree"), [(1.0, 8), (1.5, 4), (0.0, 3), (0.4, 1)])
+def test_taylor_polynomials(time, degree, monkeypatch, served):
+    lap = laplacian()
+    field, found = torch.randn(lap.num_nodes, 6, device=DEVICE), {}
+    for wanted in (True, False):
+        through_kernels(monkeypatch, wanted)
+        x = field.clone().requires_grad_()
+        y = diffuse(x, lap, time, method="taylor", degree=degree)
+        found[wanted] = (y, *torch.autograd.grad(y.square().sum(), x))
+    assert served == ["heat", "heat"]
+    for mine, theirs in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("time", [0.7, 50.0])
 def test_float64(time, monkeypatch, served):
     lap = laplacian().to(DEVICE, torch.float64)

@@ -1,0 +1,66 @@
+"""Why a BuNN works on minesweeper: the released model with one thing changed at a time.
+
+One split, three seeds. Heat is exact but for ``taylor-8``, so that times can be compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bunn.experiments.heterophilous import measured, preset
+from bunn.experiments.jobs import Job
+from bunn.experiments.request import Request
+from bunn.training import Config, ConfigError
+from bunn.training.options import nearest
+from bunn.training.watch import Watcher
+
+EXPERIMENT = "ablations"
+DATASET, SPLIT, SEEDS = "minesweeper", 0, 3
+#: What is changed, as ``bunn train --set`` takes it.
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "unchanged": (),
+    # In dimension 1 the only rotation is the identity; phi computes nothing.
+    "trivial-bundle": ("model.maps=exp", "model.bundle_dim=1", "model.phi=mlp"),
+    "reflections": ("model.maps=o2",),
+    "phi-mlp": ("model.phi=mlp",),
+    "phi-1-layer": ("model.phi_layers=1",),
+    "phi-2-layers": ("model.phi_layers=2",),
+    "phi-4-layers": ("model.phi_layers=4",),
+    "phi-64-wide": ("model.phi_channels=64",),
+    "phi-256-wide": ("model.phi_channels=256",),
+    "phi-shared": ("model.shared_phi=true",),
+    "time-0-1": ("model.time=0.1",),
+    "time-10": ("model.time=10",),
+    "time-100": ("model.time=100",),
+    "time-learned": ("model.learn_time=true", "optimizer.time_lr=0.001"),
+    "taylor-8": ("model.method=taylor", "model.degree=8"),
+    "no-concatenation": ("model.update=mlp",),
+    "linear-update": ("model.update=before",),
+    "bundles-1": ("model.num_bundles=1",),
+    "bundles-16": ("model.num_bundles=16",),
+    "bundles-64": ("model.num_bundles=64",),
+}
+
+
+def config(name: str) -> Config:
+    """The released model with something changed."""
+    exact = ("model.method=auto", "model.degree=none")
+    return preset(DATASET, "bunn", "released").override((*exact, *ABLATIONS[name]))
+
+
+def jobs(request: Request) -> list[Job]:
+    """One job for every row of the table."""
+    for name in request.presets or ():
+        if name not in ABLATIONS:
+            raise ConfigError(f"--preset {name} is unknown; {nearest(name, ABLATIONS)}")
+    count = request.seeds or SEEDS
+    return [
+        Job(name, row, (name, count, request), runs=count) for name in request.presets or ABLATIONS
+    ]
+
+
+def row(watcher: Watcher, name: str, count: int, request: Request) -> Path:
+    """Measures one row of the table and writes its result file."""
+    runs = [(SPLIT, seed) for seed in range(count)]
+    result = measured(watcher, config(name), runs, EXPERIMENT, name, request)
+    return result.write(request.results)
