@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
-from bunn.baselines.memory import EdgeMemory
+from bunn.baselines.memory import EdgeMemory, Edges
 from bunn.baselines.options import FrameOptions
 from bunn.laplacian import Laplacian
 from bunn.nn.block import BuNNBlock
@@ -39,7 +39,7 @@ class GraphModule(nn.Module, ABC):
 
     def prepare(
         self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Edges:
         """The edges as :meth:`forward` reads them, computed once for all blocks.
 
         Args:
@@ -47,6 +47,9 @@ class GraphModule(nn.Module, ABC):
             edge_weight: ``(e,)`` weights, or :obj:`None`.
             num_nodes: The number of nodes ``n``.
             dtype: The precision of the parameters.
+
+        Returns:
+            Edges in any form that a layer likes, and weights, or :obj:`None`.
         """
         return edge_index, edge_weight
 
@@ -58,7 +61,7 @@ class GraphModule(nn.Module, ABC):
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Any,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
@@ -104,13 +107,13 @@ class Block(GraphModule):
 
     def prepare(
         self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Edges:
         return self.layer.prepare(edge_index, edge_weight, num_nodes, dtype)
 
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: Any,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:
@@ -222,10 +225,10 @@ class GraphModel(nn.Module):
                 f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
                 f"{n} nodes"
             )
-        edge_index, edge_weight = self._prepared(edge_index, edge_weight, n)
+        edges, edge_weight = self._prepared(edge_index, edge_weight, n)
         x = self._encode(x, pe)
         for block in self.blocks:
-            x = block(x, edge_index, edge_weight, batch)
+            x = block(x, edges, edge_weight, batch)
         x = self.norm(x)
         if self.pooling is not None:
             x = POOLINGS[self.pooling](x, batch, batch_size)
@@ -233,16 +236,14 @@ class GraphModel(nn.Module):
         return out
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _prepared(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def _prepared(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> Edges:
         """The edges as the blocks read them; those of an unweighted graph are remembered.
 
         Compiled code would prepare them in every step, and wait to hear how many there are.
         """
         first, dtype = cast(GraphModule, self.blocks[0]), next(self.head.parameters()).dtype
 
-        def prepare() -> tuple[Tensor, Tensor | None]:
+        def prepare() -> Edges:
             # Plain 64-bit indices: torch_geometric.EdgeIndex would carry its bookkeeping along.
             plain = edge_index.as_subclass(Tensor).long()
             weight = None if edge_weight is None else edge_weight.to(dtype)

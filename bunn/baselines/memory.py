@@ -16,7 +16,8 @@ from bunn.operator import for_keeps
 #: How many graphs a model remembers: batches of a few sizes.
 REMEMBERED = 16
 
-Edges = tuple[Tensor, Tensor | None]
+#: What a layer prepares: edges in a form of its own, and weights.
+Edges = tuple[Any, Tensor | None]
 
 
 class _Entry(NamedTuple):
