@@ -16,14 +16,16 @@ from typing import Any
 
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModel, GraphModule
-from bunn.baselines.gat import GAT, GATOptions
+from bunn.baselines.gat import GAT, GAT_SEP, GATOptions, GATSepOptions
 from bunn.baselines.gcn import GCN, GCNOptions
 from bunn.baselines.ggnn import GGNN, GGNNOptions
 from bunn.baselines.gin import GIN, GINOptions
 from bunn.baselines.gps import GPS, GPSOptions
+from bunn.baselines.gt import GT, GT_SEP, GTOptions, GTSepOptions
 from bunn.baselines.mlp import MLP
 from bunn.baselines.nsd import NSD, NSDOptions
 from bunn.baselines.options import FrameOptions
+from bunn.baselines.resnet import RESNET
 from bunn.baselines.sage import SAGE, SAGEOptions
 
 __all__ = [
@@ -32,10 +34,13 @@ __all__ = [
     "Block",
     "FrameOptions",
     "GATOptions",
+    "GATSepOptions",
     "GCNOptions",
     "GGNNOptions",
     "GINOptions",
     "GPSOptions",
+    "GTOptions",
+    "GTSepOptions",
     "GraphModel",
     "GraphModule",
     "NSDOptions",
@@ -44,5 +49,6 @@ __all__ = [
 
 #: The comparison models by name.
 BASELINES: dict[str, Baseline[Any]] = {
-    baseline.name: baseline for baseline in (MLP, GCN, SAGE, GAT, GIN, GGNN, GPS, NSD)
+    baseline.name: baseline
+    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD)
 }

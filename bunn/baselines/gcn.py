@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_remaining_self_loops
 
+from bunn.baselines.averages import Averages, has_operator, sum_dtype
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, ConvLayer
+from bunn.baselines.feed_forward import FeedForwardLayer
+from bunn.baselines.frame import Block, ConvLayer, GraphModule
 from bunn.baselines.options import FrameOptions, check_flag
 from bunn.baselines.propagation import propagate_sum
+from bunn.laplacian import Laplacian
 
 
 @dataclass(frozen=True)
@@ -22,15 +26,19 @@ class GCNOptions(FrameOptions):
     Args:
         self_loops: Whether a node is its own neighbour.
         improved: Whether it counts twice as such.
+        feed_forward: Whether the sum goes through a two-layer network, as in the heterophilous
+            benchmark, instead of a linear map: :class:`GCNFeedForward`.
     """
 
     self_loops: bool = True
     improved: bool = False
+    feed_forward: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flag(self, "self_loops")
         check_flag(self, "improved")
+        check_flag(self, "feed_forward")
         if self.improved and not self.self_loops:
             raise ValueError(
                 "improved=True weighs self-loops, but self_loops=False; set it to True"
@@ -74,9 +82,49 @@ class GCNLayer(ConvLayer):
         return edges
 
 
+class GCNFeedForward(FeedForwardLayer):
+    r"""The same convolution with a two-layer network for :math:`W`: a
+    :class:`bunn.baselines.feed_forward.FeedForwardLayer` with
+
+    .. math::
+        M = \hat D^{-1/2} \hat A \hat D^{-1/2} X, \qquad \hat A = A + I.
+    """
+
+    weighted = True
+
+    def __init__(self, options: GCNOptions) -> None:
+        super().__init__(options)
+        self.self_loops, self.improved = options.self_loops, options.improved
+
+    def prepare(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+    ) -> tuple[Averages, None]:
+        dtype, loop = sum_dtype(dtype), 2.0 if self.improved else 1.0
+        weight = edge_weight
+        if weight is None:
+            weight = torch.ones(edge_index.shape[1:], dtype=dtype, device=edge_index.device)
+        if self.self_loops:
+            edge_index, weight = add_remaining_self_loops(edge_index, weight, loop, num_nodes)
+        _, normed = gcn_norm(edge_index, weight, num_nodes, add_self_loops=False, dtype=dtype)
+        # Weights may be learned, and an isolated node without a loop has one in a Laplacian.
+        plain = edge_weight is None and self.self_loops
+        if not plain or not has_operator(edge_index, num_nodes):
+            return Averages(edge_index, normed), None
+        own = weight if self.improved else None
+        lap = Laplacian(edge_index, own, num_nodes, normalization="sym").to(dtype)
+        return Averages(edge_index, normed, lap.operator), None
+
+    def aggregate(self, x: Tensor, edges: Averages) -> Tensor:
+        return edges.apply(x)
+
+
+def _layer(options: GCNOptions) -> GraphModule:
+    return GCNFeedForward(options) if options.feed_forward else GCNLayer(options)
+
+
 GCN = Baseline(
     "gcn",
     GCNOptions,
     "Kipf, Welling 2017, https://arxiv.org/abs/1609.02907",
-    lambda options: Block(GCNLayer(options), options),
+    lambda options: Block(_layer(options), options),
 )

@@ -37,7 +37,10 @@ MOST = 10_000
 def train(
     dataset: Annotated[str, typer.Argument(help="A name that bunn datasets lists.")],
     model: Annotated[
-        str, typer.Option(help="bunn, mlp, gcn, sage, gat, gin, ggnn, gps or nsd.")
+        str,
+        typer.Option(
+            help="bunn, mlp, resnet, gcn, sage, gat, gat-sep, gin, ggnn, gps, gt, gt-sep or nsd."
+        ),
     ] = "bunn",
     preset: Annotated[str | None, typer.Option(help="A named configuration to start from.")] = None,
     settings: Annotated[

@@ -27,7 +27,8 @@ GRAPH = shapes.random(12, seed=3)
 
 
 def test_the_registry_names_every_model_and_its_paper():
-    assert list(BASELINES) == ["mlp", "gcn", "sage", "gat", "gin", "ggnn", "gps", "nsd"]
+    names = "mlp resnet gcn sage gat gat-sep gin ggnn gps gt gt-sep nsd"
+    assert list(BASELINES) == names.split()
     for name, baseline in BASELINES.items():
         assert baseline.name == name
         assert "https://" in baseline.reference
@@ -222,7 +223,7 @@ def test_edge_weights(variant):
     without = model(x, GRAPH.edge_index[:, ~gone])
     torch.testing.assert_close(model(x, GRAPH.edge_index, torch.where(gone, 0.0, one)), without)
     heavier = model(x, GRAPH.edge_index, torch.where(gone, 5.0, one))
-    blind = variant in {"mlp", "gps-attention"}
+    blind = variant in {"mlp", "resnet", "gps-attention"}
     assert torch.allclose(heavier, plain) == blind
     with pytest.raises(ValueError, match=r"edge_weight has shape \(3,\)"):
         model(x, GRAPH.edge_index, one[:3])
@@ -234,7 +235,7 @@ DIRECTED = [name for name in VARIANTS if name.split("-")[0] not in {"nsd", "gps"
 @pytest.mark.parametrize("variant", DIRECTED)
 def test_messages_follow_the_edges(variant):
     """On a directed path: from source to target, a node farther with each step, and never back."""
-    n, steps = 9, {"mlp": 0, "ggnn-tied": 3, "ggnn-untied": 3}.get(variant, 1)
+    n, steps = 9, {"mlp": 0, "resnet": 0, "ggnn-tied": 3, "ggnn-untied": 3}.get(variant, 1)
     # A loop at the start: a GCN without self-loops normalises by the edges that arrive.
     edge_index = torch.stack((torch.arange(n - 1), torch.arange(1, n)))
     edge_index = torch.cat((torch.zeros(2, 1, dtype=torch.long), edge_index), dim=1)

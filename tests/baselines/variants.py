@@ -13,14 +13,22 @@ from bunn.theory import graphs
 #: Baseline and options; all with width 8 and two layers.
 VARIANTS = {
     "mlp": ("mlp", {}),
+    "resnet": ("resnet", {}),
     "gcn": ("gcn", {}),
     "gcn-improved": ("gcn", {"improved": True}),
     "gcn-bare": ("gcn", {"self_loops": False}),
+    "gcn-ff": ("gcn", {"feed_forward": True}),
+    "gcn-ff-improved": ("gcn", {"feed_forward": True, "improved": True}),
+    "gcn-ff-bare": ("gcn", {"feed_forward": True, "self_loops": False}),
     "sage": ("sage", {}),
     "sage-sum": ("sage", {"aggr": "sum"}),
     "sage-max": ("sage", {"aggr": "max"}),
+    "sage-ff": ("sage", {"feed_forward": True}),
+    "sage-ff-sum": ("sage", {"feed_forward": True, "aggr": "sum"}),
     "gat": ("gat", {"heads": 2}),
     "gat-bare": ("gat", {"heads": 4, "self_loops": False}),
+    "gat-ff": ("gat", {"feed_forward": True}),
+    "gat-sep": ("gat-sep", {"heads": 2}),
     "gin": ("gin", {}),
     "gin-fixed": ("gin", {"learn_eps": False}),
     "ggnn": ("ggnn", {}),
@@ -31,6 +39,8 @@ VARIANTS = {
     "gps-gat": ("gps", {"local": "gat", "residual": False}),
     "gps-sage": ("gps", {"local": "sage", "norm_first": True, "residual": False}),
     "gps-attention": ("gps", {"local": None}),
+    "gt": ("gt", {"heads": 2}),
+    "gt-sep": ("gt-sep", {"heads": 2}),
     "nsd": ("nsd", {}),
     "nsd-diagonal": ("nsd", {"maps": "diagonal", "map_channels": 5}),
     "nsd-general": ("nsd", {"maps": "general", "stalk_dim": 4}),
@@ -38,7 +48,9 @@ VARIANTS = {
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
 }
 
-WEIGHTED = {name for name in VARIANTS if name.split("-")[0] in {"mlp", "gcn", "ggnn", "nsd"}}
+WEIGHTED = {
+    name for name in VARIANTS if name.split("-")[0] in {"mlp", "resnet", "gcn", "ggnn", "nsd"}
+}
 WEIGHTED |= {"gps", "gps-attention"}
 
 
