@@ -15,6 +15,7 @@ Presets of a BuNN:
 - ``tuned``: ours, chosen on validation nodes: see ``docs/heterophilous.md``.
 
 Baselines have ``paper``: what was published with them, NSD with the paper's table of best values.
+On the smaller relatives of the five all models have ``small``.
 """
 
 from __future__ import annotations
@@ -127,10 +128,10 @@ def preset(dataset: str, model: str, name: str = "paper") -> Config:
 
 def names(dataset: str, model: str) -> tuple[str, ...]:
     """The presets that there are, the first for who asks for none."""
+    if dataset in SMALL:
+        return ("small",)
     if model != "bunn":
         return ("paper",)
-    if dataset not in PAPER:
-        return ("released",)
     return ("paper", "released", *(("tuned",) if dataset in TUNED else ()))
 
 
@@ -251,7 +252,7 @@ def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
     """Those asked for that a model has here, or all it has."""
     there = names(dataset, model)
     asked = request.presets or there
-    known = ("paper", "released", "tuned")
+    known = ("paper", "released", "tuned", "small")
     for name in asked:
         if name not in known:
             raise ConfigError(f"--preset {name} is unknown; {nearest(name, known)}")
