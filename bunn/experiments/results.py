@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from bunn.files import as_json, plain, write_atomically
 from bunn.names import did_you_mean
 
-#: Folders of results that hold other files: verdicts of ``bunn verify``, trials of ``bunn tune``.
+#: Folders of other files: the verdicts of ``bunn verify``, what ``bunn tune`` tried.
 OTHER_FOLDERS = ("theory", "tuning")
 #: What ``Result.curves`` may hold.
 CURVES = ("epoch", "train_loss", "val")

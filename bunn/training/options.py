@@ -42,8 +42,7 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str) -> O
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}={values!r}; it must be a section of options and their values")
     for name in values:
-        if name not in kinds:
-            raise ConfigError(f"{where}.{name} is no option; {nearest(name, kinds)}")
+        _check_name(name, kinds, where)
     read = {name: _coerce(value, kinds[name], f"{where}.{name}") for name, value in values.items()}
     try:
         return cls(**read)
@@ -55,6 +54,13 @@ def check_fields(options: Any) -> None:
     """Whether every field of a dataclass has a value of its type; whole numbers become floats."""
     for name, kind in field_types(type(options)).items():
         object.__setattr__(options, name, _coerce(getattr(options, name), kind, name))
+
+
+def check_option(cls: type, name: str, value: Any, where: str) -> None:
+    """Whether a dataclass has a field ``name``, and ``value`` the type of it."""
+    kinds = field_types(cls)
+    _check_name(name, kinds, where)
+    _coerce(value, kinds[name], f"{where}.{name}")
 
 
 def field_types(cls: type) -> dict[str, Any]:
@@ -81,6 +87,12 @@ def parse_value(text: str) -> Any:
     if "," in text or text[:1] in ("(", "["):
         return [parse_value(part) for part in text.strip("()[] ").split(",") if part.strip()]
     return text.strip("'\"")
+
+
+def _check_name(name: str, known: Iterable[str], where: str) -> None:
+    names = list(known)
+    if name not in names:
+        raise ConfigError(f"{where}.{name} is no option; {nearest(name, names)}")
 
 
 def _coerce(value: Any, kind: Any, where: str) -> Any:

@@ -91,7 +91,7 @@ class RunFolder:
                 f"{self.path} already holds a run; resume it, or choose another folder"
             )
         before = _read(config_file, dict)
-        changed = sorted(_differences(before, config.as_dict()))
+        changed = sorted(differences(before, config.as_dict()))
         if changed:
             raise RunFolderError(
                 f"{self.path} was started with another configuration: {'; '.join(changed)}; "
@@ -210,10 +210,11 @@ def _unwritable(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(f"{path} cannot be written: {error}; choose another folder")
 
 
-def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """What is not the same in two nested mappings, an entry at a time."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
-            yield from _differences(
+            yield from differences(
                 before.get(key), after.get(key), f"{path}.{key}" if path else str(key)
             )
     elif before != after:
