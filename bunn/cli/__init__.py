@@ -16,6 +16,7 @@ from bunn.cli.datasets import datasets
 from bunn.cli.report import report
 from bunn.cli.reproduce import reproduce
 from bunn.cli.train import train
+from bunn.cli.tune import tune
 from bunn.cli.verify import verify
 
 app = typer.Typer(
@@ -44,5 +45,5 @@ def bunn(
     """Bundle Neural Networks: message diffusion on graphs."""
 
 
-for command in (datasets, train, reproduce, verify, bench, report):
+for command in (datasets, train, tune, reproduce, verify, bench, report):
     app.command()(command)
