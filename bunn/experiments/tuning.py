@@ -203,8 +203,8 @@ def _first_line(error: BaseException) -> str:
 
 def _free_memory() -> None:
     """Gives back what a trial has left on the GPU."""
-    gc.collect()
     if torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()
 
 
