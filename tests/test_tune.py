@@ -1,0 +1,197 @@
+"""``bunn tune``, run as a user runs it."""
+
+import json
+import shlex
+import signal
+
+import pytest
+
+from bunn.experiments.results import Result, read_results
+from tests.commands import wait_until
+from tests.data.raw_files import write_dataset
+from tests.runs import SMALL
+from tests.test_commands import explained, usage
+
+SET = [word for setting in SMALL for word in ("--set", setting)]
+ONE = ("--jobs", "1", "--device", "cpu", "--sampler-seed", "0")
+RATES = ("--search", "optimizer.lr=1e-7,0.01")
+TUNE = ["tune", "barbell", *SET, "--set", "training.epochs=5", *RATES, *ONE, "--splits", "0"]
+#: One trial takes many seconds.
+LONG = ["tune", "barbell", *SET, "--set", "training.epochs=1000000", *RATES, *ONE]
+LOG = "runs/tune/barbell-bunn.log"
+
+
+def trials(folder, experiment="train", study="barbell-bunn"):
+    path = folder / "results" / experiment / "tuning" / f"{study}.json"
+    return json.loads(path.read_text())["trials"]
+
+
+@pytest.fixture(scope="module")
+def tuned(warm, tmp_path_factory):
+    """A search of four trials: its folder and what was printed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    return folder, warm.run(*TUNE, "--trials", "4", cwd=folder)
+
+
+def test_what_tune_prints(tuned):
+    folder, finished = tuned
+    assert finished.returncode == 0, finished.stderr
+    rows = trials(folder)
+    best = min(rows, key=lambda row: row["value"])
+    assert best["params"] == {"optimizer.lr": 0.01}
+    table = [line.split("│") for line in finished.stdout.splitlines() if line.startswith("│")]
+    shown = [(int(cells[1]), cells[2].strip()) for cells in table]
+    ordered = sorted(rows, key=lambda row: (row["value"], row["number"]))
+    assert shown == [(row["number"], f"{row['value']:.4f}") for row in ordered]
+    assert "4 trials: 4 complete, 0 pruned, 0 failed" in finished.stdout
+    assert f"4 of 4 trials, best validation mse {best['value']:.4f}" in finished.stderr
+    assert "test" not in finished.stdout.replace("num_test", "")
+    said = [line for line in finished.stderr.splitlines() if "trials" in line]
+    assert len(said) == 4
+    assert not any("test" in line for line in said)
+
+
+def test_the_printed_command_trains_the_best(tuned, warm, tmp_path):
+    folder, finished = tuned
+    (line,) = [row for row in finished.stdout.splitlines() if row.startswith("best: ")]
+    command = shlex.split(line.removeprefix("best: bunn "))
+    again = warm.run(*command, "--device", "cpu", "--output", "run", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    best = min(row["value"] for row in trials(folder))
+    assert Result.read(tmp_path / "run" / "result.json").val == [pytest.approx(best, rel=1e-6)]
+
+
+def test_a_second_call_adds_trials_and_another_question_is_refused(warm, tmp_path):
+    assert warm.run(*TUNE, "--trials", "1", cwd=tmp_path).returncode == 0
+    assert warm.run(*TUNE, "--trials", "2", cwd=tmp_path).returncode == 0
+    assert [row["number"] for row in trials(tmp_path)] == [0, 1, 2]
+    other = warm.run(*TUNE, "--set", "training.patience=2", cwd=tmp_path)
+    message = explained(other, 2)
+    assert "base.training.patience was None and is now 2" in message
+    assert "--study" in message
+    named = warm.run(*TUNE, "--seeds", "1", "--study", "second", "--trials", "1", cwd=tmp_path)
+    assert named.returncode == 0, named.stderr
+    assert len(trials(tmp_path, study="second")) == 1
+    assert len(trials(tmp_path)) == 3
+
+
+def test_two_processes_share_a_study(warm, tmp_path):
+    """Each with its own folder of results, as two machines have it."""
+    shared = ["--storage", str(tmp_path / "shared.log"), "--trials", "4"]
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    commands = [warm.start(*TUNE, *shared, cwd=folder) for folder in folders]
+    for command in commands:
+        finished = command.finish()
+        assert finished.returncode == 0, finished.stderr
+    assert warm.run(*TUNE, *shared[:2], "--trials", "0", cwd=folders[0]).returncode == 0
+    rows = trials(folders[0])
+    assert [row["number"] for row in rows] == list(range(8))
+    assert {row["state"] for row in rows} <= {"complete", "pruned"}
+
+
+@pytest.mark.slow
+def test_jobs_share_a_study(warm, tmp_path):
+    arguments = [word if word != "1" else "2" for word in TUNE]
+    finished = warm.run(*arguments, "--trials", "5", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert len(trials(tmp_path)) == 5
+    assert "5 of 5 trials" in finished.stderr
+
+
+def under_way(warm, folder):
+    """A search whose first trial is being trained."""
+    command = warm.start(*LONG, "--splits", "0", "--trials", "2", cwd=folder)
+    log = folder / LOG
+
+    def training():
+        assert command.poll() is None, command.finish().stderr
+        return log.is_file() and b'"process"' in log.read_bytes()
+
+    wait_until(training)
+    return command
+
+
+def go_on(warm, folder):
+    """The states of all trials after the same search, in less time."""
+    finished = warm.run(*LONG, "--splits", "0", "--minutes", "0", cwd=folder)
+    assert finished.returncode == 0, finished.stderr
+    return [(row["state"], row["reason"]) for row in trials(folder)]
+
+
+def test_ctrl_c_ends_a_search_that_goes_on_later(warm, tmp_path):
+    command = under_way(warm, tmp_path)
+    command.signal(signal.SIGINT)
+    assert "run the same command again to go on" in explained(command.finish(), 130)
+    assert go_on(warm, tmp_path) == [("failed", "interrupted")]
+
+
+def test_a_killed_search_goes_on(warm, tmp_path):
+    command = under_way(warm, tmp_path)
+    command.signal(signal.SIGKILL)
+    command.finish()
+    assert go_on(warm, tmp_path) == [("failed", "its process was gone")]
+
+
+def test_the_best_is_tested_once_on_all_splits(warm, tmp_path):
+    write_dataset(tmp_path, "minesweeper")
+    small = ("model.hidden_channels=8", "model.num_layers=1", "training.epochs=3")
+    options = [word for setting in small for word in ("--set", setting)]
+    command = (
+        "tune",
+        "minesweeper",
+        "--model",
+        "gcn",
+        *options,
+        *RATES,
+        *ONE,
+        "--data-root",
+        ".",
+        "--trials",
+        "2",
+    )
+    finished = warm.run(*command, "--evaluate", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    (result,) = read_results(tmp_path / "results")
+    assert result.file.as_posix() == "heterophilous/minesweeper-gcn-tuned.json"
+    assert (result.splits, result.seeds) == (list(range(10)), [0] * 10)
+    assert result.extra["configurations_tried"] == 2
+    assert result.extra["study"] == "minesweeper-gcn"
+    assert f"test roc-auc {result.test_mean:.4f}" in finished.stdout
+    rows = trials(tmp_path, "heterophilous", "minesweeper-gcn")
+    assert [len(row["epochs"]) for row in rows] == [3] * 2  # the first three splits
+    report = warm.run("report", "--markdown", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("barbel",), "dataset='barbel' is not known; did you mean 'barbell'?"),
+        (("barbell", "--search", "optimizer.rl=1..2"), "optimizer.rl is no option"),
+        (("barbell", "--search", "optimizer.lr=1..x"), "optimizer.lr=1..x; its ends"),
+        (("barbell", "--study", "a/b"), "--study 'a/b' names a file"),
+        (("barbell", "--storage", "x://y"), "--storage x://y holds no studies"),
+        (("tree-neighborsmatch",), "is judged by its training data"),
+    ],
+)
+def test_what_cannot_be_searched_is_explained(arguments, message, warm, tmp_path):
+    assert message in explained(warm.run("tune", *arguments, cwd=tmp_path), 2)
+
+
+def test_splits_that_are_not_there(warm, tmp_path):
+    write_dataset(tmp_path, "minesweeper")
+    asked = ("tune", "minesweeper", "--data-root", ".", "--splits", "8-10")
+    assert "--splits 8-10: there are 10, 0 to 9" in usage(warm.run(*asked, cwd=tmp_path))
+
+
+def test_without_optuna(warm, tmp_path):
+    finished = warm.run(*TUNE, cwd=tmp_path, before="sys.modules['optuna'] = None")
+    assert "bunn tune needs optuna; pip install 'bunn[tune]'" in explained(finished, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_commands_do_without_optuna(warm, tmp_path):
+    finished = warm.run("datasets", cwd=tmp_path, before="sys.modules['optuna'] = None")
+    assert finished.returncode == 0, finished.stderr
