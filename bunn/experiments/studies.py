@@ -150,13 +150,12 @@ def open_study(search: Search, number: int = 0) -> Study:
 
 def bury(study: Study) -> None:
     """Counts trials as failed that were under way in processes of this machine that are gone."""
-    from optuna.exceptions import UpdateFinishedTrialError  # noqa: PLC0415
     from optuna.trial import TrialState  # noqa: PLC0415
 
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         host, process = trial.user_attrs.get("process", ("", 0))
         if host == socket.gethostname() and not _is_alive(process):
-            with suppress(UpdateFinishedTrialError):  # another process did the same
+            with suppress(RuntimeError):  # another process did the same
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
 
