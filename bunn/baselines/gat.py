@@ -15,7 +15,7 @@ from bunn.baselines.baseline import Baseline
 from bunn.baselines.feed_forward import FeedForwardLayer
 from bunn.baselines.frame import Block, ConvLayer, GraphModule, build_dropout
 from bunn.baselines.options import FrameOptions, check_divides, check_flag, check_probability
-from bunn.baselines.propagation import gather, propagate_sum
+from bunn.baselines.propagation import propagate_sum
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class GATFeedForward(FeedForwardLayer):
         return AttentionEdges.of(edge_index, num_nodes, self.self_loops), None
 
     def aggregate(self, x: Tensor, edges: AttentionEdges) -> Tensor:
-        z, (source, target) = self.lin_in(x), edges.edge_index
-        scores = gather(self.lin_source(z), source) + gather(self.lin_target(z), target)
-        alpha = self.attention_dropout(edges.softmax(leaky_relu(scores, 0.2)))
+        z = self.lin_in(x)
+        scores = leaky_relu(edges.sums(self.lin_target(z), self.lin_source(z)), 0.2)
+        alpha = self.attention_dropout(edges.softmax(scores))
         return edges.weighted_sum(z.unflatten(-1, (self.heads, -1)), alpha).flatten(1)
 
 

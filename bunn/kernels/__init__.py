@@ -1,4 +1,5 @@
-"""Triton kernels behind heat, the mean of neighbours and the maps of planes, for CUDA devices.
+"""Triton kernels behind heat, the mean of neighbours, the maps of planes and attention along edges,
+for CUDA devices.
 
 They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
 way that torch offers. Sums are formed in float32, or in float64 for features in float64.
@@ -71,6 +72,20 @@ class Rows(NamedTuple):
     value: Tensor
     segments: Tensor | None
     blocks: Blocks | None = None
+
+
+class Listing(NamedTuple):
+    """The edges at every node, all that arrive there or all that leave.
+
+    Args:
+        pointer: ``(n + 1,)`` where those of a node begin.
+        other: ``(e,)`` their other ends.
+        place: ``(e,)`` which edges they are, :obj:`None` if they are in order.
+    """
+
+    pointer: Tensor
+    other: Tensor
+    place: Tensor | None = None
 
 
 class Dropout(NamedTuple):
@@ -179,6 +194,12 @@ def serve_chains(x: Tensor) -> bool:
     """Whether there are kernels for chains of operations on features ``x``."""
     fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
     return fits and wanted() and unwatched() and forward_ad._current_level < 0
+
+
+def serve_attention(*tensors: Tensor) -> bool:
+    """Whether there are kernels for attention along edges between features ``tensors``."""
+    known = all(x.is_cuda and x.dtype in DTYPES for x in tensors)
+    return known and wanted() and unwatched(*tensors) and forward_ad._current_level < 0
 
 
 def product(

@@ -13,7 +13,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bunn.kernels import bits, steps
+from bunn.kernels import bits, heads, steps
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -22,11 +22,15 @@ TYPES = {
     **dict.fromkeys(("crow", "col", "segments", "chunks", "pieces"), "*i32"),
     **dict.fromkeys(("num_rows", "num_segments", "width", "x_stride", "out_stride"), "i32"),
     **dict.fromkeys(("a", "b", "c", "alpha"), "fp32"),
+    **dict.fromkeys(("weight", "scores", "grad"), "*fp32"),
+    **dict.fromkeys(("source", "target", "pointer", "other", "place"), "*i64"),
+    **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
+FEATURES = ("x", "p", "y", "out", "query", "key", "values")
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
-OWNERS |= {"partial": "CUT", "segments": "CUT"}
-FLAGS = ("P", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT")
+OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
+FLAGS = ("P", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT", "PLACE")
 
 
 def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
@@ -35,10 +39,10 @@ def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
     fixed = {flag: flag in flags for flag in FLAGS if flag in names} | constants
     absent = [a for a, flag in OWNERS.items() if a in names and flag in fixed and not fixed[flag]]
     fixed |= dict.fromkeys(absent)
-    types = TYPES | dict.fromkeys(("x", "p", "y", "out"), f"*{dtype}")
+    types = TYPES | dict.fromkeys(FEATURES, f"*{dtype}")
     if "PER_COLUMN" in flags:
         types |= dict.fromkeys("abc", "*fp32")
-    sizes = ("width", "x_stride", "out_stride")
+    sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride")
     aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
         kernel,
@@ -72,6 +76,11 @@ def main() -> None:
     for dtype in ("bf16", "fp16"):
         for on in ("OUT GAMMA CUT", "P Y R OUT B CUT"):
             show(bits.walk_blocks, on, dtype, 4, **tile)
+    for dtype in ("bf16", "fp32"):
+        tile = {"AT_ONCE": 16, "WIDTH": 64}
+        show(heads.multiply_ends, "", dtype, **tile)
+        for on in ("", "PLACE"):
+            show(heads.add_neighbours, on, dtype, **tile)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def compiled():
 
 @pytest.mark.slow
 def test_rows_are_read_sixteen_bytes_at_a_time_and_nothing_is_exchanged(compiled):
-    kernels = [kernel for kernel in compiled if "walk_blocks" not in kernel["name"]]
+    names = ("walk_rows", "add_segments")
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith(names)]
     assert len(kernels) == 27
     for kernel in kernels:
         assert kernel["ptx"].count("ld.global.v4") >= 8, kernel["name"]
@@ -37,4 +38,14 @@ def test_blocks_are_multiplied_on_tensor_cores_from_registers(compiled):
         assert ptx.count("wgmma.mma_async") == 2, kernel["name"]
         assert ptx.count("cp.async.cg.shared.global") >= 4, kernel["name"]
         assert re.search(r"wgmma.mma_async\S+ \{[^}]*\}, \{", ptx), kernel["name"]
+        assert kernel["stack"] == 0, kernel["name"]
+
+
+@pytest.mark.slow
+def test_ends_of_edges_are_read_sixteen_bytes_at_a_time_and_nothing_is_spilled(compiled):
+    names = ("multiply_ends", "add_neighbours")
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith(names)]
+    assert len(kernels) == 6
+    for kernel in kernels:
+        assert kernel["ptx"].count("ld.global.v4") >= 4, kernel["name"]
         assert kernel["stack"] == 0, kernel["name"]

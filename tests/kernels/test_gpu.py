@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from bunn import Laplacian, diffuse, kernels
+from bunn.baselines.attention import AttentionEdges
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
 from bunn.kernels.chebyshev import chebyshev_heat
 from bunn.kernels.walk import walk
@@ -123,3 +124,19 @@ def test_blocks_of_rows(width, dtype):
         for mine, theirs in ((y, expected), (grad, expected_grad)):
             error = (mine.double() - theirs).norm() / theirs.norm()
             assert float(error.detach()) <= 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_along_edges(dtype):
+    edges = AttentionEdges.of(skewed(5_000, 50_000).cuda(), 5_001, True)
+    x = (0.5 * torch.randn(5_001, 3, 8, 64, device="cuda")).to(dtype).requires_grad_()
+    seed = torch.randn(5_001, 8, 64, device="cuda")
+    found = []
+    for z in (x, x, x.double()):
+        query, key, values = z.unbind(1)
+        y = edges.weighted_sum(values, edges.softmax(edges.products(query, key)))
+        found.append((y, *torch.autograd.grad((y * seed).sum(), x)))
+    for once, again, exact in zip(*found, strict=True):
+        assert torch.equal(once, again)
+        tolerance = 1e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
+        assert float((once - exact).norm() / exact.norm()) <= tolerance

@@ -56,6 +56,7 @@ VARIANTS = {
     "bunn-shared": ("bunn", {"shared_phi": True, "phi": "sage", "time": 3.0}),
     "bunn-limit": ("bunn", {"num_bundles": 2, "time": [1.0, float("inf")], "update": "mlp-concat"}),
     "gps-gat": ("gps", {"local": "gat"}),
+    "sage-network": ("sage", {"feed_forward": True}),
     "nsd-general": ("nsd", {"maps": "general"}),
 }
 
