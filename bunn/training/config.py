@@ -122,6 +122,8 @@ class Training:
         together: Whether runs that differ by seed alone share their products: see
             :mod:`bunn.training.drive`. :obj:`None` does so for small batches. (default:
             :obj:`None`)
+        average: The decay of a running mean of the weights, which is evaluated and kept in place of
+            the last ones: at 0.99 the last hundred steps count. (default: no mean)
         checkpoint_seconds: Time between checkpoints. (default: ``30.0``)
     """
 
@@ -132,12 +134,15 @@ class Training:
     goal: float | None = None
     precision: Precision = "32"
     together: bool | None = None
+    average: float | None = None
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience")
         _at_least(self, 0, "checkpoint_seconds")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(f"average={self.average}; a decay is between 0 and 1, such as 0.99")
         if self.goal is not None and math.isnan(self.goal):
             raise ValueError("goal=nan; no metric reaches it; use a number, or none")
 

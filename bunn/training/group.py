@@ -58,10 +58,7 @@ class Group:
             values = None if snapshot is None else snapshot.values["runs"][run.name]
             evaluations = self._open(run, 0 if values is None else values["num_evaluations"])
             if snapshot is not None and values is not None:
-                files = {
-                    kind: snapshot.tensors[f"{run.name}.{kind}"]
-                    for kind in ("last", "best", "optimizer")
-                }
+                files = {kind: snapshot.tensors[f"{run.name}.{kind}"] for kind in run.files}
                 run.unpack(files, values, evaluations)
         if snapshot is not None:
             self._seconds = snapshot.values["seconds"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Generator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from bunn.data import GraphDataset
 from bunn.data.transforms import DiskCache
 from bunn.files import plain
+from bunn.training.average import Average
 from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
 from bunn.training.config import Config
 from bunn.training.device import Device
@@ -142,6 +144,8 @@ class Run:
             dtype,
             cache,
         )
+        decay = config.training.average
+        self.average = None if decay is None else Average(self.model, decay)
         self._metrics = {part: self.objective.metric(self.device) for part in PARTS}
         self.epoch = self.step = 0
         self.evaluations: list[Evaluation] = []
@@ -169,6 +173,12 @@ class Run:
         reached = self.best.metrics[self.select_by]
         return training.goal is not None and self.objective.reaches(reached, training.goal)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What :meth:`pack` puts tensors into."""
+        of_average = () if self.average is None else ("average",)
+        return ("last", "best", "optimizer", *of_average)
+
     def next_epoch(self) -> Generator[Step | Output, Tensor, None]:
         """Trains for an epoch and, when it is time, evaluates."""
         self.model.train()
@@ -186,9 +196,10 @@ class Run:
         evaluated = done or self.epoch % self.config.training.eval_every == 0
         if evaluated:
             self.look()
-            metrics = yield from self._evaluate()
             loss_mean = float(torch.stack(losses).double().mean())
-            self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
+            with nullcontext() if self.average is None else self.average.in_place():
+                metrics = yield from self._evaluate()
+                self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
         self._advance_schedule(evaluated)
 
     def take_step(self, batch: Batch) -> Generator[Output | Gradients, Tensor, Tensor]:
@@ -203,6 +214,8 @@ class Run:
             self.precision.unscale_gradients(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.clip)
         self.precision.optimizer_step(self.optimizer)
+        if self.average is not None:
+            self.average.update()
         return loss.detach()
 
     def _advance_schedule(self, evaluated: bool) -> None:
@@ -275,6 +288,8 @@ class Run:
             "best": self.best_weights,
             "optimizer": moments,
         }
+        if self.average is not None:
+            tensors["average"] = self.average.values
         values = {
             "epoch": self.epoch,
             "step": self.step,
@@ -291,6 +306,9 @@ class Run:
     ) -> None:
         """Goes back to where :meth:`pack` was."""
         self.model.load_state_dict(tensors["last"])
+        if self.average is not None:
+            for name, value in tensors["average"].items():
+                self.average.values[name].copy_(value)
         self.best_weights = {name: t.to(self.device) for name, t in tensors["best"].items()}
         unpack_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"])
         state = values["schedule"]

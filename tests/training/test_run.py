@@ -169,6 +169,28 @@ def test_the_best_epoch_is_selected_and_its_weights_are_kept(dataset, tmp_path):
                 assert evaluation.metrics[part] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_mean_of_weights_is_what_is_evaluated(count):
+    config = tiny("minesweeper-board", optimizer={"lr": 0.3}, training={"average": 0.75})
+    runs = [run_of(config, 0, seed) for seed in range(count)]
+    driver, run = Driver(runs), runs[-1]
+    mean = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    data = load_dataset("minesweeper-board", options=config.data)
+    (graph,) = data.split(0).val
+    for _ in range(4):  # a step each
+        driver.train_epoch()
+        for name, parameter in run.model.named_parameters():
+            mean[name] = 0.75 * mean[name] + 0.25 * parameter.detach()
+            torch.testing.assert_close(run.average.values[name], mean[name])
+        model = build_model(config, data).eval()
+        model.load_state_dict(mean)
+        output = model(graph.x, graph.edge_index).detach()[graph.val_mask, 0]
+        expected = roc_auc(output.numpy(), graph.y[graph.val_mask].numpy())
+        assert run.evaluations[-1].metrics["val"] == pytest.approx(expected, rel=1e-4)
+        if run.best is run.evaluations[-1]:
+            torch.testing.assert_close(run.best_weights, mean)
+
+
 def test_a_metric_that_is_no_number_is_never_the_best():
     run = run_of(tiny(architecture="mlp", training={"epochs": 5, "patience": 3}))
     seen = iter([math.nan, math.nan, 3.0, math.nan, 2.0])
