@@ -112,6 +112,7 @@ MODEL_TITLES = {
     "base-1": "Base. 1 (zero)",
     "base-2": "Base. 2 (cluster constant)",
     "mlp": "MLP",
+    "resnet": "ResNet",
     "gcn": "GCN",
     "sage": "SAGE",
     "gat": "GAT",

@@ -202,7 +202,8 @@ class Result:
 
 
 def read_results(folder: str | Path) -> list[Result]:
-    """All results below ``folder``, ``<experiment>/*.json``, by file name.
+    """All results below ``folder``, ``<experiment>/*.json`` and ``<experiment>/ablations/*.json``,
+    by file name.
 
     Of the folders of ``bunn train``, it is the ``result.json`` that counts; where two of them hold
     the same dataset, model and preset, the preset of the later is called as the folder is.
@@ -217,7 +218,8 @@ def read_results(folder: str | Path) -> list[Result]:
             f"results={folder}; no such folder; run bunn reproduce first, or give another"
         )
     results: list[Result] = []
-    for path in sorted([*folder.glob("*/*.json"), *folder.glob("result.json")]):
+    patterns = ("*/*.json", "*/ablations/*.json", "result.json")
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         if path.parent.name in OTHER_FOLDERS:
             continue
         if (path.parent / "config.json").is_file():
@@ -228,7 +230,7 @@ def read_results(folder: str | Path) -> list[Result]:
                 results.append(result)
             continue
         result = Result.read(path)
-        if path != folder / result.file:
+        if path.parts[-2:] != result.file.parts:
             raise ValueError(f"{path}: holds {result.file}; give it that name, or take it out")
         results.append(result)
     return results

@@ -105,7 +105,10 @@ def _try_next(study: Study, search: Search) -> None:
     from optuna.trial import TrialState  # noqa: PLC0415
 
     trial = study.ask({name: space.distribution() for name, space in search.space.items()})
+    facts = environment(_kind(search))
     trial.set_user_attr("process", this_process())
+    trial.set_user_attr("device", facts["device"])
+    trial.set_user_attr("git_commit", facts["git_commit"])
     objective = _Objective(study, trial, search)
     started = time.monotonic()
     state, value, reason, invalid = TrialState.FAIL, None, "", False
@@ -240,8 +243,7 @@ def configurations_tried(study: Study) -> int:
 
 def write_trials(search: Search, study: Study, results: Path, command: str) -> Path:
     """Writes all that was tried to ``<experiment>/tuning/<study>.json`` below ``results``."""
-    kind = "cuda" if search.device != "cpu" and torch.cuda.is_available() else "cpu"
-    facts = environment(kind)
+    facts = environment(_kind(search))
     best = best_trials(study)
     content = {
         "study": search.study,
@@ -252,7 +254,6 @@ def write_trials(search: Search, study: Study, results: Path, command: str) -> P
         "sampler": {"name": "TPESampler", **SAMPLER, "seed": search.sampler_seed},
         "pruner": {"name": "MedianPruner", **PRUNER, "reports_of_the_first_run": REPORTS},
         "command": command,
-        **facts,
         "versions": {**facts["versions"], "optuna": metadata.version("optuna")},
         "best": best[0].number if best else None,
         "trials": [_row(trial) for trial in study.get_trials(deepcopy=False)],
@@ -261,6 +262,10 @@ def write_trials(search: Search, study: Study, results: Path, command: str) -> P
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, as_json(plain(content)) + "\n")
     return path
+
+
+def _kind(search: Search) -> str:
+    return "cuda" if search.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _state(trial: FrozenTrial) -> str:
@@ -279,6 +284,8 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
         "params": trial.params,
         "epochs": trial.user_attrs.get("epochs", []),
         "seconds": trial.user_attrs.get("seconds"),
+        "device": trial.user_attrs.get("device"),
+        "git_commit": trial.user_attrs.get("git_commit"),
         "reason": trial.user_attrs.get("reason", lost),
     }
 

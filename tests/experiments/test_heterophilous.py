@@ -60,7 +60,7 @@ def test_every_model_on_all_five(little):
     assert {result.splits[0] for result in results} == {0}
     (table,) = tables_for(results, "heterophilous")
     measured = {row.label for row in table.rows if all(cell.result for cell in row.cells)}
-    titles = ("resnet", "GCN", "SAGE", "GAT", "GAT-sep", "GT", "GT-sep", "NSD")
+    titles = ("ResNet", "GCN", "SAGE", "GAT", "GAT-sep", "GT", "GT-sep", "NSD")
     assert measured == {*titles, "BuNN", "BuNN, released"}
 
 

@@ -368,8 +368,9 @@ def test_the_file_of_trials_tells_everything_and_nothing_of_tests(tmp_path):
     assert content["space"]["optimizer.lr"] == "1e-05..0.01 log"
     assert (content["splits"], content["seeds"]) == ([0], [0])
     assert {"torch", "optuna"} <= content["versions"].keys()
-    assert content["device"]
-    assert content["git_commit"]
+    for trial in content["trials"]:
+        assert trial["device"]
+        assert trial["git_commit"]
     assert content["sampler"]["seed"] == 0
     rows = content["trials"]
     assert [row["number"] for row in rows] == list(range(6))
