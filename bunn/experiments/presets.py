@@ -31,10 +31,10 @@ def presets(dataset: str, model: str, data: Any = None) -> dict[str, Preset]:
         for name, models in neighborsmatch.PRESETS.items():
             if model in models:
                 found[name] = partial(neighborsmatch.preset, depth, model, name)
-    if dataset in (*heterophilous.FIVE, *heterophilous.SMALL) and model in heterophilous.MODELS:
-        for name in heterophilous.names(dataset, model):
-            found[name] = partial(heterophilous.preset, dataset, model, name)
     found["default"] = lambda: _default(dataset, model)
+    if dataset in (*heterophilous.FIVE, *heterophilous.SMALL) and model in heterophilous.MODELS:
+        for name in heterophilous.names(dataset, model):  # which ask for a GPU, and for being asked
+            found[name] = partial(heterophilous.preset, dataset, model, name)
     return found
 
 

@@ -30,7 +30,7 @@ def test_every_pair_has_presets_of_its_own(dataset, model):
 def test_what_is_used_unasked():
     assert find_preset("barbell", "gcn")[0] == "paper"
     assert find_preset("tree-neighborsmatch", "bunn")[0] == "paper"
-    assert find_preset("minesweeper", "bunn")[0] == "paper"
+    assert find_preset("minesweeper", "bunn")[0] == "default"
     assert find_preset("cora", "bunn")[0] == "default"
 
 
