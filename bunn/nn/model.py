@@ -40,6 +40,7 @@ class BuNN(nn.Module):
         num_layers: The number of blocks.
         out_channels: Size of the output. (default: the hidden features are returned)
         dropout: (default: ``0.0``)
+        input_dropout: Of input features, before the encoder that is built here. (default: ``0.0``)
         act: The non-linearity of Equation 4, as PyG's resolver takes it. (default: ``"gelu"``)
         norm: ``"layer"``, ``"batch"`` or :obj:`None`. (default: ``"layer"``)
         norm_first: Whether a block normalises before the layer, or after it. (default: :obj:`True`)
@@ -73,6 +74,7 @@ class BuNN(nn.Module):
         out_channels: int | None = None,
         *,
         dropout: float = 0.0,
+        input_dropout: float = 0.0,
         act: str = "gelu",
         norm: Norm = "layer",
         norm_first: bool = True,
@@ -122,8 +124,12 @@ class BuNN(nn.Module):
         self.pooling, self.normalization = pooling, normalization
         self._linear_encoder = encoder is None
         if encoder is None:
-            encoder = nn.Sequential(
-                Linear(in_channels, hidden_channels), nn.Dropout(dropout), activation_resolver(act)
+            hides = [nn.Dropout(input_dropout)] if input_dropout else []
+            first = Linear(in_channels, hidden_channels)
+            encoder = nn.Sequential(*hides, first, nn.Dropout(dropout), activation_resolver(act))
+        elif input_dropout:
+            raise ValueError(
+                f"input_dropout={input_dropout}, but an encoder was passed; drop features in it"
             )
         self.encoder = encoder
         network = read_update(update)

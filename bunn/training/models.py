@@ -28,6 +28,7 @@ class BuNNOptions:
     hidden_channels: int = 128
     num_layers: int = 2
     dropout: float = 0.0
+    input_dropout: float = 0.0
     act: str = "gelu"
     norm: Literal["layer", "batch"] | None = "layer"
     norm_first: bool = True
@@ -100,6 +101,8 @@ def _build_bunn(
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
     if keywords.pop("linear_encoder") and encoder is None:
         encoder = Linear(in_channels, options.hidden_channels)
+        if hidden := keywords.pop("input_dropout"):
+            encoder = nn.Sequential(nn.Dropout(hidden), encoder)
     return BuNN(
         in_channels,
         out_channels=out_channels,

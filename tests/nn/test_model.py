@@ -162,6 +162,19 @@ def test_activation_and_dropout_reach_a_named_update():
     assert own.act == "tanh"
 
 
+def test_input_features_are_dropped_in_training_alone():
+    model, x = BuNN(3, 8, 1, input_dropout=0.5), torch.ones(NODES, 3)
+    seen = []
+    linear = next(part for part in model.encoder if not isinstance(part, nn.Dropout))
+    linear.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    model.train()(x, GRID)
+    model.eval()(x, GRID)
+    assert set(seen[0].unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(seen[1], x)
+    with pytest.raises(ValueError, match=r"input_dropout=0\.5, but an encoder was passed"):
+        BuNN(3, 8, 1, input_dropout=0.5, encoder=nn.Linear(3, 8))
+
+
 def test_features_are_dropped_once():
     """A network of two layers ends in a dropout of its own."""
     for update, inside, after in (("mlp-concat", [0.3, 0.3], 0.0), ("before", [], 0.3)):
