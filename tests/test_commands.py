@@ -374,6 +374,8 @@ def test_arguments_of_reproduce(warm, tmp_path):
     assert "'sintetic'" in usage(warm.run("reproduce", "sintetic", cwd=tmp_path))
     answer = usage(warm.run("reproduce", "neighborsmatch", "--depths", "2-x", cwd=tmp_path))
     assert "--depths 2-x: write numbers" in answer
+    answer = usage(warm.run("reproduce", "heterophilous", "--datasets", "", cwd=tmp_path))
+    assert "--datasets '': write names" in answer
 
 
 def test_report_writes_tables_and_one_page(warm, tmp_path):

@@ -69,7 +69,7 @@ class AttentionEdges(NamedTuple):
         return out
 
     def weighted_sum(self, values: Tensor, weight: Tensor, *, back: bool = False) -> Tensor:
-        r""":math:`\sum_{u \to v} \alpha_{uv} x_u`, formed in the precision of the coefficients.
+        r""":math:`\sum_{u \to v} \alpha_{uv} x_u`, in the type of the features.
 
         Args:
             values: ``(n, h, k)`` features.

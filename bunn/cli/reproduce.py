@@ -59,7 +59,7 @@ def reproduce(
         str | None,
         typer.Option(
             help="Neighborsmatch: paper; narrow, for a BuNN with 64 channels; long, for message "
-            "passing over 10,000 epochs. Heterophilous: some of paper,released,tuned. Ablations: "
+            "passing over 10,000 epochs. Heterophilous: some of paper,released. Ablations: "
             "some of them.",
             show_default="paper, or all that a model has",
         ),
@@ -105,13 +105,13 @@ def reproduce(
         request = Request(
             experiment=name,
             quick=quick,
-            models=parse_names(models) if models else None,
-            datasets=parse_names(datasets) if datasets else None,
-            splits=tuple(parse_range(splits, "--splits", 10)) if splits else None,
+            models=parse_names(models, "--models"),
+            datasets=parse_names(datasets, "--datasets"),
+            splits=tuple(parse_range(splits, "--splits", 10)) if splits is not None else None,
             seeds=seeds,
             depths=tuple(parse_range(depths, "--depths")) if depths else None,
             epochs=epochs,
-            presets=parse_names(preset) if preset else None,
+            presets=parse_names(preset, "--preset"),
             device=device,
             compile=compile,
             data_root=data_root,
@@ -138,6 +138,11 @@ def reproduce(
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def parse_names(text: str) -> tuple[str, ...]:
-    """``"bunn, gcn"`` as ``("bunn", "gcn")``, each once."""
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+def parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
+    """``"bunn, gcn"`` as ``("bunn", "gcn")``, each once; :obj:`None` for nothing asked."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if "" in names:
+        raise typer.BadParameter(f"{option} {text!r}: write names with commas between, such as a,b")
+    return tuple(dict.fromkeys(names))

@@ -30,18 +30,20 @@ class DeviceName(StrEnum):
     CUDA = "cuda"
 
 
+ModelName = Annotated[
+    str,
+    typer.Option(
+        help="bunn, mlp, resnet, gcn, sage, gat, gat-sep, gin, ggnn, gps, gt, gt-sep or nsd."
+    ),
+]
+
 #: More numbers than this in a range are a slip of the finger.
 MOST = 10_000
 
 
 def train(
     dataset: Annotated[str, typer.Argument(help="A name that bunn datasets lists.")],
-    model: Annotated[
-        str,
-        typer.Option(
-            help="bunn, mlp, resnet, gcn, sage, gat, gat-sep, gin, ggnn, gps, gt, gt-sep or nsd."
-        ),
-    ] = "bunn",
+    model: ModelName = "bunn",
     preset: Annotated[str | None, typer.Option(help="A named configuration to start from.")] = None,
     settings: Annotated[
         list[str] | None,

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 
 from bunn.cli.datasets import DataRoot
-from bunn.cli.train import DeviceName, command_line, parse_range
+from bunn.cli.train import DeviceName, ModelName, command_line, parse_range
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -37,9 +37,7 @@ SHOWN = 5
 
 def tune(
     dataset: Annotated[str, typer.Argument(help="A name that bunn datasets lists.")],
-    model: Annotated[
-        str, typer.Option(help="bunn, mlp, gcn, sage, gat, gin, ggnn, gps or nsd.")
-    ] = "bunn",
+    model: ModelName = "bunn",
     preset: Annotated[str | None, typer.Option(help="A named configuration to start from.")] = None,
     fixed: Annotated[
         list[str] | None,
@@ -151,7 +149,13 @@ def tune(
             every = chosen if count is None else range(count)
             with LiveDisplay(console) as live:
                 result = tuning.evaluate(
-                    search, found, every, command=command_line(), runs=runs, watcher=live
+                    search,
+                    found,
+                    every,
+                    command=command_line(),
+                    runs=runs,
+                    results=results,
+                    watcher=live,
                 )
             with writing(results, "--results"):
                 path = result.write(results)

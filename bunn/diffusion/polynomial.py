@@ -124,7 +124,7 @@ def _table(x: Tensor, time: float | Tensor, polynomial: Polynomial) -> list[floa
         return coefficients_for(time, known, x) if known > 0 else None
     known_to_host = not isinstance(time, Tensor) and x.dtype != torch.float64
     if recurrence == "taylor" and degree > 0 and known_to_host:
-        return taylor_coefficients(cast(float, time), degree)
+        return list(taylor_coefficients(cast(float, time), degree))
     return None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @lru_cache(maxsize=64)
-def taylor_coefficients(time: float, degree: int) -> list[float]:
+def taylor_coefficients(time: float, degree: int) -> tuple[float, ...]:
     r"""The same polynomial of :math:`S` by those of Chebyshev, ``K + 1`` coefficients.
 
     By Horner's rule, :math:`p \leftarrow 1 - \tfrac{t}{k} (1 - S) p` for ``k`` from ``K`` down.
@@ -27,7 +27,7 @@ def taylor_coefficients(time: float, degree: int) -> list[float]:
     found: Any = [1.0]
     for k in range(degree, 0, -1):
         found = chebadd([1.0], -time / k * chebsub(found, chebmulx(found)))
-    return [*map(float, found), *[0.0] * (degree + 1 - len(found))]  # fewer at t = 0
+    return (*map(float, found), *[0.0] * (degree + 1 - len(found)))  # fewer at t = 0
 
 
 def taylor(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor:

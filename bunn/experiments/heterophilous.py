@@ -1,9 +1,9 @@
 """The heterophilous benchmark: every model of the paper's table, on the splits of Platonov et al.
 
-All models stand in one frame: linear in, dropout, GELU; residual blocks, each a LayerNorm and a
-module; LayerNorm, linear out. A number is of the epoch that is best on validation nodes, over the
-ten splits that come with the data. Run ``s`` takes split ``s``, and its weights from seed 0 and
-``s``.
+All models but NSD stand in one frame: linear in, dropout, GELU; residual blocks, each a LayerNorm
+and a module; LayerNorm, linear out. NSD has its own equation, ELU and no normalisation. A number is
+of the epoch that is best on validation nodes, over the ten splits that come with the data. Run
+``s`` takes split ``s``, and its weights from seed 0 and ``s``.
 
 Presets of a BuNN:
 
@@ -12,7 +12,7 @@ Presets of a BuNN:
   degree 8, or exact where that diverges.
 - ``released``: what the released commands ran. The update is a network of two layers on features
   and heat, phi a GraphSAGE as wide as the model, the maps rotations.
-- ``tuned``: ours, chosen on validation nodes: see ``docs/heterophilous.md``.
+- ``tuned``: ours, chosen on validation nodes, once there is one: see ``docs/heterophilous.md``.
 
 Baselines have ``paper``: what was published with them, NSD with the paper's table of best values.
 On the smaller relatives of the five all models have ``small``.
@@ -104,8 +104,8 @@ NSD = {
 #: What was changed in ``released`` for ``tuned``.
 TUNED: dict[str, tuple[str, ...]] = {}
 #: For graphs that neither the paper nor its code has: small ones, on which large models overfit.
-SMALL_BUNN = Best(64, 32, 2, 2, 1.0, 1e-3)
 SMALL_FRAME: dict[str, Any] = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5}
+SMALL_BUNN, SMALL_RATE = Best(64, 32, 2, 2, 1.0, 1e-3, degree=None), 1e-3
 
 
 def preset(dataset: str, model: str, name: str = "paper") -> Config:
@@ -116,18 +116,21 @@ def preset(dataset: str, model: str, name: str = "paper") -> Config:
         model: One of :data:`MODELS`.
         name: One of :func:`names`.
     """
-    if model == "bunn" and name == "paper" and dataset in PAPER:
-        return _paper(dataset, PAPER[dataset])
-    if model == "bunn":
-        config = _released(dataset, RELEASED.get(dataset, SMALL_BUNN))
-        return config.override(TUNED[dataset]) if name == "tuned" else config
     if model == "nsd":
         return _nsd(dataset)
-    return _baseline(dataset, model)
+    if model != "bunn":
+        return _baseline(dataset, model)
+    if dataset in SMALL:
+        config = _released(dataset, SMALL_BUNN)
+        return replace(config, model=replace(config.model, **SMALL_FRAME))
+    if name == "paper":
+        return _paper(dataset, PAPER[dataset])
+    config = _released(dataset, RELEASED[dataset])
+    return config.override(TUNED[dataset]) if name == "tuned" else config
 
 
 def names(dataset: str, model: str) -> tuple[str, ...]:
-    """The presets that there are, the first for who asks for none."""
+    """The presets that there are."""
     if dataset in SMALL:
         return ("small",)
     if model != "bunn":
@@ -173,7 +176,10 @@ def _bundles(best: Best) -> dict[str, Any]:
 
 
 def _nsd(dataset: str) -> Config:
-    width, stalk_dim, layers = NSD.get(dataset, (64, 2, 2))
+    if dataset in SMALL:
+        options = BASELINES["nsd"].options(**SMALL_FRAME, stalk_dim=2)
+        return _config(dataset, "nsd", options, SMALL_RATE)
+    width, stalk_dim, layers = NSD[dataset]
     options = BASELINES["nsd"].options(
         hidden_channels=width, num_layers=layers, dropout=0.2, stalk_dim=stalk_dim
     )
@@ -188,7 +194,7 @@ def _baseline(dataset: str, model: str) -> Config:
         del of_model["feed_forward"]
     frame = {**FRAME, "num_layers": 5, **of_model}
     if dataset in SMALL:
-        return _config(dataset, model, BASELINES[model].options(**frame | SMALL_FRAME), 1e-3)
+        return _config(dataset, model, BASELINES[model].options(**frame | SMALL_FRAME), SMALL_RATE)
     return _config(dataset, model, BASELINES[model].options(**frame), RATE)
 
 
@@ -251,12 +257,15 @@ def splits_of(request: Request) -> tuple[int, ...]:
 def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
     """Those asked for that a model has here, or all it has."""
     there = names(dataset, model)
-    asked = request.presets or there
-    known = ("paper", "released", "tuned", "small")
-    for name in asked:
-        if name not in known:
-            raise ConfigError(f"--preset {name} is unknown; {nearest(name, known)}")
-    return tuple(name for name in there if name in asked) or there[:1]
+    if model != "bunn" or request.presets is None:  # a baseline has one
+        return there
+    found = tuple(name for name in there if name in request.presets)
+    if not found:
+        asked = ",".join(request.presets)
+        raise ConfigError(
+            f"--preset {asked}: there is none for bunn on {dataset}; {nearest(asked, there)}"
+        )
+    return found
 
 
 def cell(
@@ -276,18 +285,44 @@ def measured(
     name: str,
     request: Request,
 ) -> Result:
-    """Trains as was asked for, a run at a time."""
-    if request.epochs is not None:
+    """Trains as was asked for, a run at a time.
+
+    With other epochs a preset is another one, and is called so.
+    """
+    if request.epochs not in (None, config.training.epochs):
         config = replace(config, training=replace(config.training, epochs=request.epochs))
+        name = f"{name}-{request.epochs}-epochs"
+    stem = f"{config.dataset}-{config.architecture}-{name}"
+    folder = request.runs / stem
+    _check_nothing_is_lost(request.results / experiment / f"{stem}.json", config, runs, folder)
     return measure_split_by_split(
         config,
         runs,
         experiment=experiment,
         preset=name,
         command=request.command,
-        folder=request.runs / f"{config.dataset}-{config.architecture}-{name}",
+        folder=folder,
         watcher=watcher,
         device=request.device,
         data_root=request.data_root,
         compile=request.compile,
     )
+
+
+def _check_nothing_is_lost(
+    path: Path, config: Config, runs: Sequence[tuple[int, int]], folder: Path
+) -> None:
+    """Whether a result of the same configuration has no runs that would not be in the new one."""
+    if not path.is_file():
+        return
+    before = Result.read(path)
+    if Config.completed(before.options) != config.as_dict():
+        return
+    there = {f"split{split}-seed{seed}" for split, seed in runs}
+    there |= {place.parent.name for place in folder.glob("*/result.json")}
+    had = [f"split{s}-seed{t}" for s, t in zip(before.splits, before.seeds, strict=True)]
+    if lost := [name for name in had if name not in there]:
+        raise ConfigError(
+            f"{path} has {', '.join(lost)}, and {folder} has not; ask for all of them, or choose "
+            "another place with --results"
+        )

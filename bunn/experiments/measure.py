@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +17,8 @@ from bunn.data import DATASETS
 from bunn.experiments.environment import Environment, environment
 from bunn.experiments.results import Result
 from bunn.files import as_json, write_atomically
-from bunn.training import Config, Outcome, Run, train
+from bunn.training import Config, Outcome, Run, RunFolderError, train
+from bunn.training.record import differences
 from bunn.training.watch import Progressed, Watcher
 
 #: Points of a training curve that are worth keeping.
@@ -109,8 +110,8 @@ def measure_split_by_split(
     """The same, every run in a folder of its own: what is finished is never done again, whatever
     runs are asked for later.
 
-    A finished run leaves its result and its best weights there. All that the folder holds of this
-    configuration are in what is returned.
+    A finished run leaves its result and its best weights there. All that the folder holds are in
+    what is returned.
 
     Args:
         config: The experiment.
@@ -129,18 +130,19 @@ def measure_split_by_split(
             epochs = config.training.epochs
             watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
         _clear(place)
-    everything = [_finished(place, config) for place in folder.glob("split*-seed*")]
-    return combined([result for result in everything if result is not None])
+    return combined([_same(place, config) for place in folder.glob("*/result.json")])
 
 
 def combined(results: Sequence[Result]) -> Result:
     """Several results of the same configuration as one, their runs by split and seed.
 
-    Its curves are those of the first; commits are named all if they differ.
+    Its curves are those of the first; commands, commits, devices and versions that differ are all
+    named.
     """
     results = sorted(results, key=lambda result: (result.splits, result.seeds))
     first = results[0]
-    if any(result.options != first.options for result in results):
+    options = [Config.completed(result.options) for result in results]
+    if any(other != options[0] for other in options):
         raise ValueError(f"results of {first.file} have different options; combine equal ones")
     together: dict[str, Any] = {
         name: [value for result in results for value in getattr(result, name)]
@@ -154,18 +156,38 @@ def combined(results: Sequence[Result]) -> Result:
         first,
         **together,
         seconds=round(sum(result.seconds for result in results), 2),
-        git_commit=", ".join(dict.fromkeys(result.git_commit for result in results)),
-        device=", ".join(dict.fromkeys(result.device for result in results)),
+        command=_every((result.command for result in results), "; "),
+        git_commit=_every(result.git_commit for result in results),
+        device=_every(result.device for result in results),
+        versions={
+            name: _every(result.versions[name] for result in results if name in result.versions)
+            for name in first.versions
+        },
+        options=options[0],
         extra={**first.extra, **extra, "seconds": [result.seconds for result in results]},
     )
 
 
+def _every(texts: Iterable[str], between: str = ", ") -> str:
+    return between.join(dict.fromkeys(texts))
+
+
 def _finished(place: Path, config: Config) -> Result | None:
-    """The result of a run that is done, if this is its configuration."""
-    if not (place / "result.json").is_file():
-        return None
-    result = Result.read(place / "result.json")
-    return result if result.options == config.as_dict() else None
+    """The result of a run, if it is done."""
+    path = place / "result.json"
+    return _same(path, config) if path.is_file() else None
+
+
+def _same(path: Path, config: Config) -> Result:
+    """A result, which has to be one of this configuration."""
+    result = Result.read(path)
+    before = Config.completed(result.options)
+    if changed := sorted(differences(before, config.as_dict())):
+        raise RunFolderError(
+            f"{path.parent} was run with another configuration: {'; '.join(changed)}; take it "
+            "away, or choose another folder"
+        )
+    return result
 
 
 def _clear(place: Path) -> None:

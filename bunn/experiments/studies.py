@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +141,7 @@ def open_study(search: Search, number: int = 0) -> Study:
         if "search" not in study.user_attrs:
             study.set_user_attr("search", search.described())
         before = study.user_attrs["search"]
+        before = {**before, "base": Config.completed(before["base"])}
     if changed := sorted(differences(before, search.described())):
         raise ConfigError(
             f"the study {search.study!r} in {search.storage} was started with another search: "
@@ -148,13 +150,20 @@ def open_study(search: Search, number: int = 0) -> Study:
     return study
 
 
+#: Seconds in which a trial has named its process.
+NAMELESS = 60.0
+
+
 def bury(study: Study) -> None:
     """Counts trials as failed that were under way in processes of this machine that are gone."""
     from optuna.trial import TrialState  # noqa: PLC0415
 
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         host, process = trial.user_attrs.get("process", ("", 0))
-        if host == socket.gethostname() and not _is_alive(process):
+        gone = host == socket.gethostname() and not _is_alive(process)
+        started = trial.datetime_start or datetime.now()
+        nameless = not host and (datetime.now() - started).total_seconds() > NAMELESS
+        if gone or nameless:
             with suppress(RuntimeError):  # another process did the same
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 

@@ -38,6 +38,7 @@ from bunn.experiments.studies import (
 )
 from bunn.files import as_json, plain, write_atomically
 from bunn.training import (
+    Config,
     ConfigError,
     InterruptedRunError,
     NonFiniteLossError,
@@ -297,6 +298,7 @@ def evaluate(
     *,
     command: str,
     runs: Path,
+    results: Path,
     watcher: Watcher,
 ) -> Result:
     """Trains the best configuration on all ``splits``, and looks at their test metrics.
@@ -307,13 +309,16 @@ def evaluate(
         splits: With the first seed each.
         command: What was typed.
         runs: Where the runs are recorded; the same call goes on there.
+        results: Where the result will go; a result of another configuration is not replaced.
         watcher: Told of the runs.
     """
     best = best_trials(study)
     if not best:
         raise ConfigError("no trial is complete, so there is nothing to evaluate; add --trials")
+    config = search.configuration(best[0].params)
+    _check_not_another(results, config)
     result = measure(
-        search.configuration(best[0].params),
+        config,
         [(split, search.seeds[0]) for split in splits],
         experiment=experiment_of(search.config.dataset),
         preset="tuned",
@@ -325,3 +330,12 @@ def evaluate(
     )
     found = {"configurations_tried": configurations_tried(study), "study": search.study}
     return replace(result, extra={**result.extra, **found})
+
+
+def _check_not_another(results: Path, config: Config) -> None:
+    name = f"{config.dataset}-{config.architecture}-tuned.json"
+    path = results / experiment_of(config.dataset) / name
+    if path.is_file() and Config.completed(Result.read(path).options) != config.as_dict():
+        raise ConfigError(
+            f"{path} is of another configuration; move it, or choose another place with --results"
+        )

@@ -19,8 +19,8 @@ class BuNNBlock(nn.Module):
     r"""Normalisation, layer, non-linearity and residual connection.
 
     Pre-norm, ``x + dropout(act(conv(norm(x))))``, or post-norm, ``x +
-    act(norm(dropout(conv(x))))``. A layer whose update is a two-layer network has non-linearity and
-    dropout inside and gets no second ones.
+    act(norm(dropout(conv(x))))``. A layer whose update is a two-layer network has its non-linearity
+    inside, and its dropout if it has one, and gets no second ones.
 
     Args:
         conv: The layer, with as many output as input channels.
@@ -48,7 +48,7 @@ class BuNNBlock(nn.Module):
         self.norm = self.build_norm(norm, conv.out_channels)
         linear = conv.update.num_layers == 1 or conv.network is None
         self.act = activation_resolver(act) if linear else nn.Identity()
-        self.dropout = nn.Dropout(dropout if linear else 0.0)
+        self.dropout = nn.Dropout(dropout if linear or conv.update.dropout == 0 else 0.0)
         self.norm_first, self.residual = norm_first, residual
         self.phi_before_norm = phi_before_norm
 

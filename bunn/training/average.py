@@ -8,10 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from bunn.training.optimizer import is_time
+from bunn.training.options import ConfigError
+
 
 class Average:
     r"""The mean of a model's parameters over the steps so far, older ones fading:
     :math:`\bar w \leftarrow \beta \bar w + (1 - \beta) w`.
+
+    Diffusion times are left alone: how many products they need is known for the last ones.
 
     Args:
         model: The model.
@@ -19,8 +24,17 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+            raise ConfigError(
+                f"training.average={decay}, but the model has BatchNorm, whose statistics are "
+                "those of the last weights; use model.norm=layer, or no average"
+            )
         self._model, self._weight = model, 1 - decay
-        self.values = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.values = {
+            name: parameter.detach().clone()
+            for name, parameter in model.named_parameters()
+            if not is_time(name)
+        }
 
     @torch.no_grad()
     def update(self) -> None:
@@ -44,4 +58,8 @@ class Average:
         torch._foreach_copy_(means, last)
 
     def _parameters(self) -> list[Tensor]:
-        return [parameter.detach() for parameter in self._model.parameters()]
+        return [
+            parameter.detach()
+            for name, parameter in self._model.named_parameters()
+            if name in self.values
+        ]

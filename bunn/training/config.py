@@ -214,6 +214,15 @@ class Config:
         }
         return replace(config, **read)
 
+    @classmethod
+    def completed(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What :meth:`as_dict` wrote once, with the defaults of options that came later; what
+        cannot be read is left as it is."""
+        try:
+            return cls.from_dict(values).as_dict()
+        except (ValueError, TypeError):
+            return dict(values)
+
     def override(self, settings: Iterable[str]) -> Config:
         """The configuration with ``"model.num_layers=4"`` and the like applied."""
         values = self.as_dict()

@@ -90,7 +90,7 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} already holds a run; resume it, or choose another folder"
             )
-        before = _read(config_file, dict)
+        before = Config.completed(_read(config_file, dict))
         changed = sorted(differences(before, config.as_dict()))
         if changed:
             raise RunFolderError(

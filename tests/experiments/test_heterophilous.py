@@ -1,7 +1,9 @@
 """The heterophilous benchmark, from raw files to the table."""
 
 import json
+import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from bunn.experiments.reproduce import jobs_of
 from bunn.experiments.request import Request
 from bunn.experiments.results import Result, read_results
 from bunn.experiments.tables import tables_for
-from bunn.training import InterruptedRunError
+from bunn.training import ConfigError, InterruptedRunError
 from bunn.training.watch import ignore
 from tests.data.raw_files import write_dataset, write_npz
 
@@ -61,7 +63,8 @@ def test_every_model_on_all_five(little):
     (table,) = tables_for(results, "heterophilous")
     measured = {row.label for row in table.rows if all(cell.result for cell in row.cells)}
     titles = ("ResNet", "GCN", "SAGE", "GAT", "GAT-sep", "GT", "GT-sep", "NSD")
-    assert measured == {*titles, "BuNN", "BuNN, released"}
+    ran = {f"{title}, paper-2-epochs" for title in (*titles, "BuNN")}
+    assert measured == {*ran, "BuNN, released-2-epochs"}
 
 
 def test_what_is_not_here_is_left_out(little):
@@ -78,18 +81,21 @@ def test_what_is_interrupted_goes_on(little, monkeypatch):
         """In the midst of the second split; the first has reported three times."""
         seen.append(progressed)
         if len(seen) == 5:
-            raise InterruptedRunError("enough")
+            os.kill(os.getpid(), signal.SIGINT)
 
     options = {"datasets": ("minesweeper",), "models": ("bunn",), "presets": ("released",)}
     (whole,) = reproduce(little, epochs=6, splits=(0, 1, 2), **options)
     elsewhere = little / "again"
     (elsewhere / "data").parent.mkdir()
     (elsewhere / "data").symlink_to(little / "data")
-    cell = elsewhere / "runs" / "minesweeper-bunn-released"
+    cell = elsewhere / "runs" / "minesweeper-bunn-released-6-epochs"
     with pytest.raises(InterruptedRunError):
         reproduce(elsewhere, stop, epochs=6, splits=(0, 1, 2), **options)
     first = (cell / "split0-seed0" / "result.json").read_bytes()
     assert [path.parent.name for path in cell.rglob("result.json")] == ["split0-seed0"]
+    lines = (cell / "split1-seed0" / "split1-seed0" / "metrics.jsonl").read_text()
+    assert lines.count("\n") == 1  # the first of two evaluations, and a checkpoint of it
+    assert (cell / "split1-seed0" / "checkpoints").is_dir()
     (again,) = reproduce(elsewhere, epochs=6, splits=(0, 1, 2), **options)
     assert (cell / "split0-seed0" / "result.json").read_bytes() == first  # nothing is repeated
     assert (again.test, again.val, again.splits) == (whole.test, whole.val, whole.splits)
@@ -109,11 +115,37 @@ def test_more_splits_may_follow(little):
     assert len(list(little.rglob("best.safetensors"))) == 3
 
 
-def test_another_configuration_is_not_mixed_in(little):
-    options = {"datasets": ("tolokers",), "models": ("gcn",), "splits": (0,)}
-    reproduce(little, epochs=2, **options)
-    with pytest.raises(RuntimeError, match=r"training\.epochs was 2 and is now 3"):
-        reproduce(little, epochs=3, **options)
+def test_another_configuration_is_not_mixed_in(little, monkeypatch):
+    options = {"datasets": ("tolokers",), "models": ("gcn",), "epochs": 2}
+    reproduce(little, splits=(0,), **options)
+    monkeypatch.setitem(heterophilous.FRAME, "dropout", 0.3)
+    for splits in ((0,), (1,)):
+        with pytest.raises(RuntimeError, match=r"split0-seed0 was .* model\.dropout was 0\.2"):
+            reproduce(little, splits=splits, **options)
+
+
+def test_options_that_came_later_have_their_defaults(little):
+    options = {"datasets": ("tolokers",), "models": ("bunn",), "presets": ("released",)}
+    (before,) = reproduce(little, splits=(0,), epochs=2, **options)
+    place = little / "runs" / "tolokers-bunn-released-2-epochs" / "split0-seed0"
+    for path in (place / "result.json", place / "config.json"):
+        content = json.loads(path.read_text())
+        sections = content["options"] if path.name == "result.json" else content
+        del sections["model"]["input_dropout"], sections["training"]["average"]
+        path.write_text(json.dumps(content))
+    (after,) = reproduce(little, splits=(0, 1), epochs=2, **options)
+    assert after.splits == [0, 1]
+    assert (after.test[0], after.options) == (before.test[0], before.options)
+
+
+def test_no_run_of_a_result_is_lost(little):
+    options = {"datasets": ("tolokers",), "models": ("gcn",), "epochs": 2}
+    reproduce(little, splits=(0, 1), **options)
+    (little / "runs").rename(little / "elsewhere")
+    with pytest.raises(ConfigError, match=r"json has split0-seed0, and .* has not; ask for all"):
+        reproduce(little, splits=(1,), **options)
+    (result,) = read_results(little / "results")
+    assert result.splits == [0, 1]
 
 
 def test_only_equal_results_are_combined(little):
@@ -128,7 +160,7 @@ def test_smaller_relatives(little):
         write_npz(little / "data" / "heterophilous-small" / f"{dataset.replace('-', '_')}.npz")
     results = reproduce(little, datasets=SMALL, models=("nsd", "bunn"), epochs=2, splits=(0,))
     assert {(result.dataset, result.preset) for result in results} == {
-        (dataset, "small") for dataset in SMALL
+        (dataset, "small-2-epochs") for dataset in SMALL
     }
 
 
@@ -156,7 +188,8 @@ def test_ablations(little):
     results = reproduce(little, experiment="heterophilous-ablations", **options)
     assert [result.seeds for result in results] == [[0, 1], [0, 1]]
     (table,) = tables_for(results, "ablations")
-    assert [row.label for row in table.rows] == ["BuNN, time-learned", "BuNN, trivial-bundle"]
+    labels = [row.label.removesuffix("-2-epochs") for row in table.rows]
+    assert labels == ["BuNN, time-learned", "BuNN, trivial-bundle"]
 
 
 def test_presets_are_those_of_the_tables():
@@ -183,7 +216,12 @@ def test_every_row_of_the_paper_has_a_preset():
 
 
 def test_committed_results_say_how_they_were_measured():
-    for path in (Path(__file__).parents[2] / "results" / "heterophilous").glob("*.json"):
+    folder = Path(__file__).parents[2] / "results" / "heterophilous"
+    for path in folder.glob("*.json"):
         result = Result.read(path)
         assert re.fullmatch(r"[0-9a-f]{40}(, [0-9a-f]{40})*", result.git_commit), path
-        assert json.loads(path.read_text())["options"]["dataset"] == result.dataset
+    tried = [json.loads(path.read_text()) for path in (folder / "tuning").glob("*.json")]
+    assert len(tried) >= 2
+    for study in tried:
+        assert {trial["device"] for trial in study["trials"]} == {"NVIDIA H200"}
+        assert all(re.fullmatch(r"[0-9a-f]{40}", trial["git_commit"]) for trial in study["trials"])

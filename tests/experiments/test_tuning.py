@@ -413,6 +413,7 @@ def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
     results = tmp_path / "results"
     tuning.write_trials(search, study, results, "bunn tune")
     arguments = {"command": "bunn tune", "runs": tmp_path / "runs", "watcher": ignore}
+    arguments["results"] = results
     result = tuning.evaluate(search, study, (0, 1, 2), **arguments)
     result.write(results)
     (found,) = read_results(results)
@@ -423,11 +424,21 @@ def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
     assert found.extra["configurations_tried"] == len(best_trials(study)) < len(study.trials)
     again = tuning.evaluate(search, study, (0, 1, 2), **arguments)  # goes on where it ended
     assert again.test == result.test
+    changed = {**found.options, "optimizer": {**found.options["optimizer"], "lr": 0.5}}
+    dataclasses.replace(found, options=changed).write(results)
+    with pytest.raises(ConfigError, match=r"tuned\.json is of another configuration; move it"):
+        tuning.evaluate(search, study, (0, 1, 2), **arguments)
 
 
 def test_nothing_is_evaluated_where_nothing_is_complete(search, tmp_path):
     with pytest.raises(ConfigError, match="no trial is complete"):
-        tuning.evaluate(search, open_study(search), (0,), command="", runs=tmp_path, watcher=ignore)
+        tuning.evaluate(
+            *(search, open_study(search), (0,)),
+            command="",
+            runs=tmp_path,
+            results=tmp_path,
+            watcher=ignore,
+        )
 
 
 def test_what_results_belong_to():

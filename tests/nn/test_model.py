@@ -181,6 +181,8 @@ def test_features_are_dropped_once():
         block = BuNN(3, 8, 1, dropout=0.3, update=update).blocks[0]
         rates = [layer.p for layer in block.conv.network.modules() if isinstance(layer, nn.Dropout)]
         assert (rates, block.dropout.p) == (inside, after)
+    own = BuNN(3, 8, 1, dropout=0.3, update=Update("after", 2)).blocks[0]  # which drops nothing
+    assert own.dropout.p == 0.3
 
 
 def test_far_nodes_are_heard_in_one_layer():

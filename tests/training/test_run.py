@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from bunn.data import Split, Task, load_dataset
-from bunn.training import Config, NonFiniteLossError, Outcome, Run, train
+from bunn.training import Config, ConfigError, NonFiniteLossError, Outcome, Run, train
 from bunn.training.device import Device
 from bunn.training.divergence import suspects
 from bunn.training.drive import Driver
@@ -189,6 +189,16 @@ def test_a_mean_of_weights_is_what_is_evaluated(count):
         assert run.evaluations[-1].metrics["val"] == pytest.approx(expected, rel=1e-4)
         if run.best is run.evaluations[-1]:
             torch.testing.assert_close(run.best_weights, mean)
+
+
+def test_a_mean_of_weights_leaves_times_alone_and_statistics_to_no_other():
+    config = tiny("minesweeper-board", model={"learn_time": True}, training={"average": 0.9})
+    run = run_of(config)
+    assert {name for name, _ in run.model.named_parameters()} - run.average.values.keys() == {
+        f"blocks.{i}.conv.time.log_time" for i in range(2)
+    }
+    with pytest.raises(ConfigError, match="the model has BatchNorm, whose statistics"):
+        run_of(tiny("minesweeper-board", model={"norm": "batch"}, training={"average": 0.9}))
 
 
 def test_a_metric_that_is_no_number_is_never_the_best():
