@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -81,6 +82,9 @@ def _is_a(error: Exception, *names: str) -> bool:
 
 
 def _fail(error: BaseException, message: str, code: int) -> NoReturn:
+    if code == INTERRUPTED:
+        with suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more says nothing new
     print(f"bunn: {message}", file=sys.stderr)
     raise typer.Exit(code) from error
 
