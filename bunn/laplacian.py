@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +14,8 @@ from bunn.components import Blocks, component_labels
 from bunn.edges import Adjacency, check_no_gradient, read_edges
 from bunn.kernels import cut_long_rows
 from bunn.kernels.grouping import group_rows
-from bunn.operator import SymmetricOperator, for_keeps, random_walk
-from bunn.spectrum import BlockSpectrum, block_spectrum, lowest_eigenpairs, smallest_nonzero
+from bunn.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
+from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 Normalization = Literal["rw", "sym"]
 
@@ -121,11 +120,8 @@ class Laplacian:
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
-        self._block_spectrum: BlockSpectrum | None = None
-        #: Its eigenvectors and -values by the type of the features: bunn.diffusion.spectral.
-        self.bases: dict[torch.dtype, tuple[list[Any], list[Tensor]]] = {}
-        self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
-        self._gap: float | None = None
+        #: Those that have been computed.
+        self.eigenpairs = Eigenpairs()
         #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.
         self.kernels: OrderedDict[tuple[float, int, torch.dtype], tuple[Any, ...]] = OrderedDict()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
@@ -135,7 +131,7 @@ class Laplacian:
     def edge_index(self) -> Tensor:
         """The coalesced edges ``(2, e)``, both directions of each, sorted by row."""
         if self._edge_index is None:
-            self._edge_index = _before_compiling(_without_added_loops, self)
+            self._edge_index = before_compiling(_without_added_loops, self)
         return self._edge_index
 
     @property
@@ -174,7 +170,7 @@ class Laplacian:
     def blocks(self) -> Blocks:
         """The nodes grouped by component, components of equal size together."""
         if self._blocks is None:
-            self._blocks = _before_compiling(Blocks.of, self.components, self.num_components)
+            self._blocks = before_compiling(Blocks.of, self.components, self.num_components)
         return self._blocks
 
     def coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,7 +198,7 @@ class Laplacian:
         dtype = _compute_dtype(like.dtype)
         if like.device == self.device and dtype == self.dtype:
             return self
-        moved: Laplacian = _before_compiling(self._moved, like.device, dtype)
+        moved: Laplacian = before_compiling(self._moved, like.device, dtype)
         return moved
 
     def _moved(self, device: torch.device, dtype: torch.dtype) -> Laplacian:
@@ -211,7 +207,8 @@ class Laplacian:
             tensor = getattr(self, name)
             setattr(moved, name, None if tensor is None else tensor.to(device))
         moved._set_dtype(dtype)
-        moved._gap, moved.relaxation = self._gap, self.relaxation  # facts about the exact operator
+        # Facts about the exact operator:
+        moved.eigenpairs.gap, moved.relaxation = self.eigenpairs.gap, self.relaxation
         return moved
 
     def matching(self, x: Tensor) -> Laplacian:
@@ -286,33 +283,25 @@ class Laplacian:
         if num_eigs is not None and (not isinstance(num_eigs, int) or num_eigs < 1):
             raise ValueError(f"num_eigs={num_eigs}; ask for at least one eigenpair, an integer")
         count = self.num_nodes if num_eigs is None else min(num_eigs, self.num_nodes)
-        if self._lowest is None or self._lowest[0].numel() < count:
-            values, vectors = _before_compiling(lowest_eigenpairs, self, count)
-            self._lowest = values, vectors, values.tolist()
-        values, vectors, _ = self._lowest
-        return values[:count], vectors[:, :count]
+        return self.eigenpairs.lowest(self, count)
 
     @property
     def known_num_eigs(self) -> int:
         """How many eigenpairs :meth:`spectrum` returns without computing any."""
-        return 0 if self._lowest is None else self._lowest[0].numel()
+        return self.eigenpairs.num_lowest
 
     def eigenvalue(self, index: int) -> float:
         """One eigenvalue, without asking the device for it each time."""
-        self.spectrum(index + 1)
-        assert self._lowest is not None
-        return self._lowest[2][index]
+        return self.eigenpairs.value(self, index)
 
     def block_spectrum(self) -> BlockSpectrum:
         """All eigenpairs of ``I - S``, component by component, cached."""
-        if self._block_spectrum is None:
-            self._block_spectrum = _before_compiling(block_spectrum, self)
-        return self._block_spectrum
+        return self.eigenpairs.by_blocks(self)
 
     @property
     def known_block_spectrum(self) -> BlockSpectrum | None:
         """:meth:`block_spectrum` if it has been computed."""
-        return self._block_spectrum
+        return self.eigenpairs.blocks
 
     @for_keeps()
     def adopt_spectrum(self, spectrum: BlockSpectrum | tuple[Tensor, Tensor]) -> None:
@@ -322,28 +311,21 @@ class Laplacian:
             spectrum: What :meth:`block_spectrum` or, for some ``num_eigs``, :meth:`spectrum` of the
                 same graph returned, in this precision and on this device.
         """
-        if isinstance(spectrum, BlockSpectrum):
-            self._block_spectrum = spectrum
-            self.bases = {}
-        else:
-            values, vectors = spectrum
-            self._lowest = values, vectors, values.tolist()
+        self.eigenpairs.adopt(spectrum)
 
     def spectral_gap(self) -> float:
         """The smallest non-zero eigenvalue (infinity if all are zero), cached."""
-        if self._gap is None:
-            self._gap = _before_compiling(smallest_nonzero, self)
-        return self._gap
+        return self.eigenpairs.smallest_nonzero(self)
 
     @property
     def known_spectral_gap(self) -> float | None:
         """:meth:`spectral_gap` if it has been computed."""
-        return self._gap
+        return self.eigenpairs.gap
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_siblings={}, kernels=OrderedDict(), _block_spectrum=None, _lowest=None)
-        state["bases"] = {}
+        eigenpairs = Eigenpairs(self.eigenpairs.gap)
+        state.update(_siblings={}, kernels=OrderedDict(), eigenpairs=eigenpairs)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -367,18 +349,6 @@ class Laplacian:
             f"Laplacian(num_nodes={self.num_nodes}, num_edges={edges}, "
             f"normalization={self.normalization!r}, dtype={self.dtype}, device='{self.device}')"
         )
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-@torch.compiler.disable(  # type: ignore[untyped-decorator]
-    reason="what depends on the graph alone comes before compiling: make the call once without"
-)
-@for_keeps()
-def _before_compiling(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    return function(*args, **kwargs)
 
 
 def _without_added_loops(lap: Laplacian) -> Tensor:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from bunn import kernels
 from bunn.calling import apply, unwatched
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SymmetricOperator(NamedTuple):
@@ -77,6 +80,15 @@ def for_keeps() -> Iterator[None]:
     """
     with temporarily_clear_interpreter_stack(), torch.inference_mode(False), torch.no_grad():
         yield
+
+
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="what depends on the graph alone comes before compiling: make the call once without"
+)
+@for_keeps()
+def before_compiling(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """``function(*args, **kwargs)``, for keeps; a compiler does not look into it."""
+    return function(*args, **kwargs)
 
 
 def csr_matrix(crow: Tensor, col: Tensor, value: Tensor) -> Tensor:

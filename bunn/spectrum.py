@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
+
+from bunn.operator import before_compiling
 
 if TYPE_CHECKING:
     from bunn.laplacian import Laplacian
@@ -38,6 +40,62 @@ class BlockSpectrum(NamedTuple):
 
     values: tuple[Tensor, ...]
     vectors: tuple[Tensor, ...]
+
+
+class Eigenpairs:
+    """The eigenpairs of one Laplacian: computed when they are asked for, and kept.
+
+    Args:
+        gap: The smallest non-zero eigenvalue, if it is known. (default: it is not)
+    """
+
+    def __init__(self, gap: float | None = None) -> None:
+        self.gap = gap
+        #: All of them by component, if they have been computed.
+        self.blocks: BlockSpectrum | None = None
+        #: The same by the type of the features: bunn.diffusion.spectral.
+        self.bases: dict[torch.dtype, tuple[list[Any], list[Tensor]]] = {}
+        self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
+
+    @property
+    def num_lowest(self) -> int:
+        """How many :meth:`lowest` returns without computing any."""
+        return 0 if self._lowest is None else self._lowest[0].numel()
+
+    def lowest(self, lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:
+        """The ``count <= n`` lowest, ``(count,)`` and ``(n, count)``."""
+        values, vectors, _ = self._at_least(lap, count)
+        return values[:count], vectors[:, :count]
+
+    def value(self, lap: Laplacian, index: int) -> float:
+        """One eigenvalue, without asking the device for it each time."""
+        return self._at_least(lap, index + 1)[2][index]
+
+    def by_blocks(self, lap: Laplacian) -> BlockSpectrum:
+        """All of them, component by component."""
+        if self.blocks is None:
+            self.blocks = before_compiling(block_spectrum, lap)
+        return self.blocks
+
+    def smallest_nonzero(self, lap: Laplacian) -> float:
+        """The smallest non-zero eigenvalue."""
+        if self.gap is None:
+            self.gap = before_compiling(smallest_nonzero, lap)
+        return self.gap
+
+    def adopt(self, spectrum: BlockSpectrum | tuple[Tensor, Tensor]) -> None:
+        """Takes what :meth:`by_blocks` or :meth:`lowest` returned elsewhere."""
+        if isinstance(spectrum, BlockSpectrum):
+            self.blocks, self.bases = spectrum, {}
+        else:
+            values, vectors = spectrum
+            self._lowest = values, vectors, values.tolist()
+
+    def _at_least(self, lap: Laplacian, count: int) -> tuple[Tensor, Tensor, list[float]]:
+        if self._lowest is None or self.num_lowest < count:
+            self.adopt(before_compiling(lowest_eigenpairs, lap, count))
+        assert self._lowest is not None
+        return self._lowest
 
 
 def block_spectrum(lap: Laplacian) -> BlockSpectrum:

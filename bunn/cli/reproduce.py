@@ -91,8 +91,8 @@ def reproduce(
     from bunn.experiments.jobs import run_jobs  # noqa: PLC0415
     from bunn.experiments.reproduce import (  # noqa: PLC0415
         EXPERIMENTS,
-        default_workers,
         jobs_of,
+        workers_for,
         write_picture,
     )
     from bunn.experiments.request import Request  # noqa: PLC0415
@@ -125,7 +125,7 @@ def reproduce(
         table = EXPERIMENTS[name].table or name
         ensure_writable(request.results / table, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
-            run_jobs(work, jobs or default_workers(request), display)
+            run_jobs(work, jobs or workers_for(request), display)
         console = Console(width=None if sys.stdout.isatty() else 120)
         for found in tables_for(read_results(request.results), table):
             console.print(found.rich())

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from bunn.cli.datasets import DataRoot
@@ -29,7 +19,6 @@ if TYPE_CHECKING:
     from optuna import Study
 
     from bunn.experiments.studies import Search
-    from bunn.training import Progressed
 
 #: Trials that are printed.
 SHOWN = 5
@@ -104,10 +93,12 @@ def tune(
     _require_optuna()
     from bunn.data import load_dataset  # noqa: PLC0415
     from bunn.experiments import tuning  # noqa: PLC0415
+    from bunn.experiments.jobs import default_workers  # noqa: PLC0415
     from bunn.experiments.presets import find_preset  # noqa: PLC0415
     from bunn.experiments.spaces import default_spaces, parse_spaces  # noqa: PLC0415
     from bunn.experiments.studies import Search, open_study  # noqa: PLC0415
     from bunn.training import LiveDisplay  # noqa: PLC0415
+    from bunn.training.watch import SearchDisplay  # noqa: PLC0415
 
     tolerate_any_terminal()
     console = Console(stderr=True)
@@ -133,7 +124,7 @@ def tune(
             tuning.add_trials(
                 search,
                 trials,
-                jobs=jobs or default_jobs(device),
+                jobs=jobs or default_workers(device),
                 watcher=display,
                 minutes=minutes,
             )
@@ -169,58 +160,6 @@ def _require_optuna() -> None:
     except ModuleNotFoundError as error:
         print("bunn: bunn tune needs optuna; pip install 'bunn[tune]'", file=sys.stderr)
         raise typer.Exit(1) from error
-
-
-def default_jobs(device: str) -> int:
-    """A process per core; one on a GPU, which it fills alone."""
-    import torch  # noqa: PLC0415
-
-    return 1 if device != "cpu" and torch.cuda.is_available() else os.cpu_count() or 1
-
-
-class SearchDisplay:
-    """A bar of trials and the best value so far; where there is no terminal, a line per trial.
-
-    Args:
-        console: Where to draw.
-        trials: How many there will be.
-    """
-
-    def __init__(self, console: Console, trials: int) -> None:
-        self.console, self.trials, self.done = console, trials, 0
-        self._progress = Progress(
-            TextColumn("trials"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", total=trials)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def __call__(self, progressed: Progressed) -> None:
-        """A trial is over."""
-        self.done += 1
-        best = "none is complete"
-        if not math.isnan(progressed.best):
-            best = f"best validation {progressed.metric} {progressed.best:.4f}"
-        self._progress.update(self._task, completed=self.done, description=best)
-        if not self.console.is_terminal:
-            say(self.console, f"{self.done} of {self.trials} trials, {best}")
 
 
 def print_trials(search: Search, study: Study, console: Console) -> None:

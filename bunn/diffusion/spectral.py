@@ -68,11 +68,11 @@ def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:
 def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[SplitMatrix], list[Tensor]]:
     """The eigenvectors as tensor cores multiply them with features of a type, and the eigenvalues;
     cached."""
-    if dtype not in lap.bases:
+    if dtype not in lap.eigenpairs.bases:
         spectrum, fill = lap.block_spectrum(), lap.blocks.merged.fill
         vectors = [SplitMatrix.of(stack, dtype) for stack in fill(spectrum.vectors)]
-        lap.bases[dtype] = (vectors, fill(spectrum.values))
-    return handed_out(lap.bases[dtype])
+        lap.eigenpairs.bases[dtype] = (vectors, fill(spectrum.values))
+    return handed_out(lap.eigenpairs.bases[dtype])
 
 
 def _decay(values: Tensor, time: Time) -> Tensor:

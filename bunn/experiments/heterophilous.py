@@ -101,6 +101,12 @@ NSD = {
     "tolokers": (64, 2, 5),
     "questions": (64, 2, 5),
 }
+#: What baselines have that are plain layers otherwise.
+OF_MODEL: dict[str, dict[str, Any]] = {
+    "gcn": {"feed_forward": True},
+    "sage": {"feed_forward": True},
+    "gat": {"feed_forward": True, "heads": 8},
+}
 #: What was changed in ``released`` for ``tuned``.
 TUNED: dict[str, tuple[str, ...]] = {}
 #: For graphs that neither the paper nor its code has: small ones, on which large models overfit.
@@ -187,12 +193,7 @@ def _nsd(dataset: str) -> Config:
 
 
 def _baseline(dataset: str, model: str) -> Config:
-    of_model: dict[str, Any] = {} if model == "resnet" else {"feed_forward": True}
-    if model in ("gat", "gat-sep", "gt", "gt-sep"):
-        of_model["heads"] = 8
-    if model in ("gt", "gt-sep"):
-        del of_model["feed_forward"]
-    frame = {**FRAME, "num_layers": 5, **of_model}
+    frame = {**FRAME, "num_layers": 5, **OF_MODEL.get(model, {})}
     if dataset in SMALL:
         return _config(dataset, model, BASELINES[model].options(**frame | SMALL_FRAME), SMALL_RATE)
     return _config(dataset, model, BASELINES[model].options(**frame), RATE)
@@ -221,7 +222,7 @@ def jobs(request: Request) -> list[Job]:
         Job(
             f"{dataset} {model}" + (f", {name}" if name != "paper" else ""),
             cell,
-            (dataset, model, name, splits_of(request), request),
+            (dataset, model, name, request),
             runs=len(splits_of(request)),
         )
         for dataset in datasets_of(request)
@@ -268,11 +269,9 @@ def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
     return found
 
 
-def cell(
-    watcher: Watcher, dataset: str, model: str, name: str, splits: tuple[int, ...], request: Request
-) -> Path:
+def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request) -> Path:
     """Measures one cell of the table and writes its result file."""
-    runs = [(split, 0) for split in splits]
+    runs = [(split, 0) for split in splits_of(request)]
     result = measured(watcher, preset(dataset, model, name), runs, EXPERIMENT, name, request)
     return result.write(request.results)
 

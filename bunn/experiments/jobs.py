@@ -87,6 +87,11 @@ class MeanWatcher:
         )
 
 
+def default_workers(device: str) -> int:
+    """A process per core; one on a GPU, which it fills alone."""
+    return 1 if device != "cpu" and torch.cuda.is_available() else os.cpu_count() or 1
+
+
 def run_jobs(jobs: Sequence[Job], workers: int, watcher: Watcher) -> list[Any]:
     """Does all jobs and returns what they return, in their order.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from bunn.experiments import ablations, heterophilous, neighborsmatch, runtime, synthetic
-from bunn.experiments.jobs import Job
+from bunn.experiments.jobs import Job, default_workers
 from bunn.experiments.pictures import bundle_figure
 from bunn.experiments.plots import depth_figure, strokes_for
 from bunn.experiments.published import PUBLISHED
@@ -112,12 +109,10 @@ def jobs_of(request: Request) -> list[Job]:
     return experiment.jobs(request)
 
 
-def default_workers(request: Request) -> int:
-    """A process per core; one on a GPU, which it fills alone."""
-    on_gpu = "--device" in EXPERIMENTS[request.experiment].options and request.device != "cpu"
-    if on_gpu and torch.cuda.is_available():
-        return 1
-    return os.cpu_count() or 1
+def workers_for(request: Request) -> int:
+    """How many processes an experiment takes unasked."""
+    anywhere = "--device" in EXPERIMENTS[request.experiment].options
+    return default_workers(request.device if anywhere else "cpu")
 
 
 def write_picture(request: Request) -> Path | None:

@@ -14,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -57,25 +58,18 @@ def ignore(progressed: Progressed) -> None:
     """Watches nothing."""
 
 
-class LiveDisplay:
-    """A line for every run: a bar, step, loss, metrics, best so far, time left.
-
-    Where there is no terminal, a line is printed when a run ends, and now and then before.
+class Display:
+    """Bars that are drawn while it is entered, where there is a terminal.
 
     Args:
         console: Where to draw.
-        every: Seconds between two lines about a run where there is no terminal. (default: ``30.0``)
+        columns: What a line shows before the time that passed and the time that is left.
     """
 
-    def __init__(self, console: Console, every: float = 30.0) -> None:
-        self.console, self.every = console, every
-        self._printed: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
+    def __init__(self, console: Console, *columns: ProgressColumn) -> None:
+        self.console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
+            *columns,
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -93,6 +87,29 @@ class LiveDisplay:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+
+
+class LiveDisplay(Display):
+    """A line for every run: a bar, step, loss, metrics, best so far, time left.
+
+    Where there is no terminal, a line is printed when a run ends, and now and then before.
+
+    Args:
+        console: Where to draw.
+        every: Seconds between two lines about a run where there is no terminal. (default: ``30.0``)
+    """
+
+    def __init__(self, console: Console, every: float = 30.0) -> None:
+        super().__init__(
+            console,
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+        )
+        self.every = every
+        self._printed: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, progressed: Progressed) -> None:
         state = _state(progressed)
@@ -118,6 +135,37 @@ class LiveDisplay:
         epoch = f"epoch {progressed.epoch}/{progressed.epochs}"
         line = f"{progressed.run}: {epoch}  {state}".rstrip()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class SearchDisplay(Display):
+    """A bar of trials and the best value so far; where there is no terminal, a line per trial.
+
+    Args:
+        console: Where to draw.
+        trials: How many there will be.
+    """
+
+    def __init__(self, console: Console, trials: int) -> None:
+        super().__init__(
+            console,
+            TextColumn("trials"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+        )
+        self.trials, self.done = trials, 0
+        self._task = self._progress.add_task("", total=trials)
+
+    def __call__(self, progressed: Progressed) -> None:
+        """A trial is over."""
+        self.done += 1
+        best = "none is complete"
+        if not math.isnan(progressed.best):
+            best = f"best validation {progressed.metric} {progressed.best:.4f}"
+        self._progress.update(self._task, completed=self.done, description=best)
+        if not self.console.is_terminal:
+            line = f"{self.done} of {self.trials} trials, {best}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _state(progressed: Progressed) -> str:

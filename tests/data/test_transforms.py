@@ -14,7 +14,7 @@ import bunn
 import bunn.data.transforms.graph
 import bunn.data.transforms.laplacian_encoding
 import bunn.data.transforms.random_walk_encoding
-import bunn.laplacian
+import bunn.spectrum
 import bunn.spectrum
 from bunn.data.transforms import (
     CachedSpectrum,
@@ -410,8 +410,8 @@ def no_eigenvalues(monkeypatch):
         def refuse(*args):
             raise AssertionError("a spectrum was computed")
 
-        monkeypatch.setattr(bunn.laplacian, "block_spectrum", refuse)
-        monkeypatch.setattr(bunn.laplacian, "lowest_eigenpairs", refuse)
+        monkeypatch.setattr(bunn.spectrum, "block_spectrum", refuse)
+        monkeypatch.setattr(bunn.spectrum, "lowest_eigenpairs", refuse)
 
     return arm
 
