@@ -15,7 +15,6 @@ import bunn.data.transforms.graph
 import bunn.data.transforms.laplacian_encoding
 import bunn.data.transforms.random_walk_encoding
 import bunn.spectrum
-import bunn.spectrum
 from bunn.data.transforms import (
     CachedSpectrum,
     DiskCache,
