@@ -106,14 +106,14 @@ def _try_next(study: Study, search: Search) -> None:
     from optuna.trial import TrialState  # noqa: PLC0415
 
     trial = study.ask({name: space.distribution() for name, space in search.space.items()})
-    facts = environment(_kind(search))
-    trial.set_user_attr("process", this_process())
-    trial.set_user_attr("device", facts["device"])
-    trial.set_user_attr("git_commit", facts["git_commit"])
     objective = _Objective(study, trial, search)
     started = time.monotonic()
     state, value, reason, invalid = TrialState.FAIL, None, "", False
     try:
+        facts = environment(_kind(search))
+        trial.set_user_attr("device", facts["device"])
+        trial.set_user_attr("git_commit", facts["git_commit"])
+        trial.set_user_attr("process", this_process())
         value = objective()
         state = TrialState.COMPLETE
     except (TrialPruned, NonFiniteLossError, torch.OutOfMemoryError) as error:
