@@ -19,7 +19,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_diffusion import CHANNELS, DTYPES, LARGE, TIMES, compulsory_bytes, graphs
+from benchmarks.gpu_diffusion import (
+    CHANNELS,
+    DTYPES,
+    LARGE,
+    TIMES,
+    compulsory_bytes,
+    factors_of,
+    graphs,
+)
 from benchmarks.results import save
 from bunn import Laplacian
 from bunn.diffusion import Options, chebyshev_degree
@@ -32,12 +40,12 @@ def floor(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
     """Operations, bytes, and the times that follow from them in milliseconds."""
     n, entries = lap.num_nodes, lap.num_entries
     degree = chebyshev_degree(time, Options(1e-5).for_precision(dtype).tol)
-    compulsory = compulsory_bytes(lap, CHANNELS, degree, dtype)
+    compulsory = compulsory_bytes(lap, CHANNELS, factors_of(time, dtype), dtype)
     gathered = degree * entries * CHANNELS * dtype.itemsize
     products = 3 if dtype == torch.float32 else 1
     return {
         "degree": degree,
-        "operations": degree * CHANNELS * (2 * entries + 4 * n),
+        "operations": degree * CHANNELS * (2 * entries + 2 * n),
         "compulsory_bytes": compulsory,
         "gathered_bytes": gathered,
         "milliseconds": {

@@ -1,10 +1,10 @@
 """What it costs to keep the terms of the recurrence in 16 bits, simulated in float64.
 
-Heat at several times by the Chebyshev recurrence and by Clenshaw's, every term rounded to a type as
-soon as it is formed, everything else exact; the polynomial is that of tol 1e-3, and what cutting it
-off costs is not counted. Errors are relative to the features, in the norm in which the operator is
-symmetric, the worst of three graphs (a grid, a path, a scale-free one) with white and with smooth
-features.
+Heat at several times by the Chebyshev recurrence, by Clenshaw's and factor by factor, every term
+rounded to a type as soon as it is formed, everything else exact; the polynomial is that of tol
+1e-3, and what cutting it off costs is not counted. Errors are relative to the features, in the norm
+in which the operator is symmetric, the worst of three graphs (a grid, a path, a scale-free one)
+with white and with smooth features.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from torch_geometric.utils import barabasi_albert_graph, grid, to_undirected
 from benchmarks.results import save
 from bunn import Laplacian, diffuse
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.diffusion.factors import factorize
 from bunn.operator import csr_matrix
 
 TIMES = (1.0, 10.0, 100.0, 1000.0)
-DTYPES = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cases() -> Iterator[tuple[Laplacian, Tensor]]:
@@ -54,7 +55,19 @@ def clenshaw(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor
     return c[0] * z + s @ newer - later
 
 
-RECURRENCES = {"chebyshev": chebyshev, "clenshaw": clenshaw}
+def factored(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor:
+    factors, y = factorize(tuple(c)), z
+    assert factors is not None
+    for scale, root in factors:
+        moved = s @ y - root.real * y
+        if root.imag:
+            moved = moved.to(dtype).double()
+            moved = s @ moved - root.real * moved + root.imag**2 * y
+        y = (scale * moved).to(dtype).double()
+    return y
+
+
+RECURRENCES = {"chebyshev": chebyshev, "clenshaw": clenshaw, "factored": factored}
 
 
 def worst(time: float, dtype: torch.dtype) -> dict[str, Any]:

@@ -74,13 +74,12 @@ def chebyshev_coefficients(time: Tensor, degree: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _host_coefficients(time: float, degree: int) -> list[float]:
-    return list(
-        chebyshev_coefficients(torch.tensor([time], dtype=torch.float64), degree)[:, 0].tolist()
-    )
+def _host_coefficients(time: float, degree: int) -> tuple[float, ...]:
+    times = torch.tensor([time], dtype=torch.float64)
+    return tuple(chebyshev_coefficients(times, degree)[:, 0].tolist())
 
 
-def coefficients_for(time: float | Tensor, degree: int, x: Tensor) -> list[float] | Tensor:
+def coefficients_for(time: float | Tensor, degree: int, x: Tensor) -> tuple[float, ...] | Tensor:
     """The coefficients as a kernel reads them: numbers, which it rounds to float32, or
     ``(K + 1, c)``.
 

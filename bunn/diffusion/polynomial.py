@@ -17,8 +17,8 @@ The operation is opaque to ``torch.compile`` and takes every column of ``x`` by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from torch import Tensor
 from bunn import kernels
 from bunn.calling import apply, unwatched
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for
+from bunn.diffusion.factors import factorize
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor, taylor_coefficients
@@ -116,16 +117,20 @@ def _sum(
     return out
 
 
-def _table(x: Tensor, time: float | Tensor, polynomial: Polynomial) -> list[float] | Tensor | None:
+def _table(
+    x: Tensor, time: float | Tensor, polynomial: Polynomial
+) -> Sequence[float] | Sequence[kernels.Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
     recurrence, degree, tol, _ = polynomial
     if recurrence == "chebyshev":
         known = _degree_for(time, tol, recurrence) if degree == FROM_TIME else degree
-        return coefficients_for(time, known, x) if known > 0 else None
-    known_to_host = not isinstance(time, Tensor) and x.dtype != torch.float64
-    if recurrence == "taylor" and degree > 0 and known_to_host:
-        return list(taylor_coefficients(cast(float, time), degree))
-    return None
+        table = coefficients_for(time, known, x) if known > 0 else None
+    elif recurrence == "taylor" and degree > 0 and not isinstance(time, Tensor):
+        table = taylor_coefficients(time, degree) if x.dtype != torch.float64 else None
+    else:
+        table = None
+    # Roots are found on the host, in float64.
+    return (factorize(table) or table) if isinstance(table, tuple) else table
 
 
 #: The same to compilers, for which it is one operation; to call it takes a while.

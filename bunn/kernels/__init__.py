@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -86,6 +86,18 @@ class Listing(NamedTuple):
     pointer: Tensor
     other: Tensor
     place: Tensor | None = None
+
+
+class Factor(NamedTuple):
+    """A factor of a real polynomial of ``S``: one for each real root, and for each pair of them.
+
+    Args:
+        scale: The coefficient of the highest power.
+        root: A root. One that is not real stands for its conjugate, too.
+    """
+
+    scale: float
+    root: complex
 
 
 class Dropout(NamedTuple):
@@ -228,20 +240,32 @@ def product(
 def heat(
     x: Tensor,
     rows: Rows,
-    coefficients: Sequence[float] | Tensor,
+    polynomial: Sequence[float] | Sequence[Factor] | Tensor,
     before: Tensor | None,
     after: Tensor | None,
 ) -> Tensor:
-    """``after * p(S) (before * x)`` for a polynomial in Chebyshev form, of degree 1 or more.
+    """``after * p(S) (before * x)`` for a polynomial of degree 1 or more.
 
     Args:
         x: ``(n, c)`` contiguous features.
         rows: The graph.
-        coefficients: ``K + 1`` numbers, or ``(K + 1, c)`` in the type of sums.
+        polynomial: Its factors; or its ``K + 1`` coefficients in Chebyshev form, numbers or
+            ``(K + 1, c)`` in the type of sums.
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
     """
+    if isinstance(polynomial[0], Factor):
+        from bunn.kernels.factored import factored_heat  # noqa: PLC0415
+
+        factors = cast(Sequence[Factor], polynomial)
+        degree = sum(2 if factor.root.imag else 1 for factor in factors)
+        return factored_heat(x, rows, factors, before, after, _storage(x, rows, degree))
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
 
-    storage = x.dtype if len(coefficients) - 1 <= NARROW_DEGREE else rows.value.dtype
+    coefficients = cast(Sequence[float] | Tensor, polynomial)
+    storage = _storage(x, rows, len(coefficients) - 1)
     return chebyshev_heat(x, rows, coefficients, before, after, storage)
+
+
+def _storage(x: Tensor, rows: Rows, degree: int) -> torch.dtype:
+    return x.dtype if degree <= NARROW_DEGREE else rows.value.dtype

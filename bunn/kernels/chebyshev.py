@@ -46,12 +46,7 @@ def chebyshev_heat(
         after: ``(n,)`` factors of the rows of the result.
         storage: The type in which the ``T_k`` are kept.
     """
-    step: Callable[..., None] = partial(walk, rows=rows)
-    blocks = serve_blocks(x, rows, before) if storage == x.dtype else None
-    if blocks is not None:
-        root = blocks.scales[0].unsqueeze(1)
-        x, after = without_root(x, blocks, before), root if after is None else root * after
-        before, step = None, partial(walk_in_blocks, blocks=blocks, left=blocks.scales[2])
+    x, before, after, step = in_frame(x, rows, before, after, storage)
     degree, out = len(coefficients) - 1, torch.empty_like(x)
     wide = rows.value.dtype
     # Where features have the type of sums, the sum grows where it will be returned.
@@ -78,3 +73,23 @@ def chebyshev_heat(
             **({} if before is None or k > 1 else {("beta", "delta")[k]: before}),
         )
     return out
+
+
+def in_frame(
+    x: Tensor, rows: Rows, before: Tensor | None, after: Tensor | None, storage: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor | None, Callable[..., None]]:
+    """Features, the factors before and after them, and a step on them, by rows or by blocks.
+
+    Args:
+        x: ``(n, width)`` contiguous features.
+        rows: The graph.
+        before: ``(n,)`` factors of the rows of ``x``.
+        after: ``(n,)`` factors of the rows of the result.
+        storage: The type in which features are kept between steps.
+    """
+    blocks = serve_blocks(x, rows, before) if storage == x.dtype else None
+    if blocks is None:
+        return x, before, after, partial(walk, rows=rows)
+    root, step = blocks.scales[0].unsqueeze(1), partial(walk_in_blocks, blocks=blocks)
+    after = root if after is None else root * after
+    return without_root(x, blocks, before), None, after, partial(step, left=blocks.scales[2])

@@ -1,0 +1,76 @@
+"""Polynomials as products: the same polynomial, in an order that keeps rounding small."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.polynomial.chebyshev import chebfromroots, chebval
+
+from bunn.diffusion import factors
+from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.diffusion.factors import factorize
+from bunn.diffusion.taylor import taylor_coefficients
+
+POINTS = np.linspace(-1, 1, 2001)
+
+
+def heat(time: float, tol: float) -> tuple[float, ...]:
+    degree = chebyshev_degree(time, tol)
+    table = chebyshev_coefficients(torch.tensor([time], dtype=torch.float64), degree)
+    return tuple(table[:, 0].tolist())
+
+
+def values(factor) -> np.ndarray:
+    shifted = POINTS - factor.root.real
+    return factor.scale * (shifted**2 + factor.root.imag**2 if factor.root.imag else shifted)
+
+
+@given(time=st.floats(1e-3, 600), tol=st.sampled_from([1e-3, 1e-5, 1e-7]))
+def test_the_product_is_the_polynomial_and_errors_do_not_grow(time, tol):
+    coefficients = heat(time, tol)
+    found = factorize(coefficients)
+    if len(coefficients) - 1 in (0, *range(factors.HIGHEST_DEGREE + 1, 1000)):
+        assert found is None
+        return
+    assert sum(2 if factor.root.imag else 1 for factor in found) == len(coefficients) - 1
+    parts = [values(factor) for factor in found]
+    products = list(itertools.accumulate(parts, np.multiply))
+    np.testing.assert_allclose(products[-1], chebval(POINTS, coefficients), atol=1e-9)
+    # What is rounded after any of the factors reaches the end hardly larger than it is.
+    behind = list(itertools.accumulate(reversed(parts[1:]), np.multiply, initial=1.0))[::-1]
+    growth = [np.abs(q).max() * np.abs(r).max() for q, r in zip(products, behind, strict=True)]
+    assert sum(growth) <= factors.STABLE * len(found)
+    assert all(0.99 <= np.abs(q).max() <= 1.01 for q in products[:-1])
+
+
+@pytest.mark.parametrize(("time", "degree"), [(0.1, 1), (1.0, 8), (10.0, 8), (3.0, 20)])
+def test_taylor_polynomials_have_factors(time, degree):
+    coefficients = taylor_coefficients(time, degree)
+    wanted = chebval(POINTS, coefficients)
+    product = np.prod([values(factor) for factor in factorize(coefficients)], axis=0)
+    np.testing.assert_allclose(product, wanted, atol=1e-9 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    "coefficients", [(), (1.0,), (1.0, 0.0), (float("nan"), 1.0), (1.0, float("inf"))], ids=str
+)
+def test_what_has_no_factors(coefficients):
+    assert factorize(coefficients) is None
+
+
+def test_a_polynomial_without_a_good_order():
+    """Of one that is as large everywhere no part is."""
+    assert factorize(tuple(np.random.default_rng(0).standard_normal(61).tolist())) is None
+
+
+def test_roots_that_float64_cannot_tell_apart():
+    """The roots of (S - 1/2)^24 come out on a circle; their product is the polynomial even so."""
+    coefficients = tuple(chebfromroots([0.5] * 24).tolist())
+    found = factorize(coefficients)
+    assert np.ptp([factor.root.real for factor in found]) > 0.1
+    wanted = chebval(POINTS, coefficients)
+    product = np.prod([values(factor) for factor in found], axis=0)
+    np.testing.assert_allclose(product, wanted, atol=1e-9 * np.abs(wanted).max())

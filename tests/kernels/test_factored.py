@@ -1,0 +1,74 @@
+"""Heat factor by factor, against scipy's matrix exponential."""
+
+import pytest
+import torch
+
+from bunn import kernels
+from bunn.diffusion import chebyshev_degree
+from bunn.diffusion.chebyshev import coefficients_for
+from bunn.diffusion.factors import factorize
+from bunn.kernels import Factor, Rows, cut_long_rows
+from bunn.kernels.factored import factored_heat
+from tests.graphs import relative_error, zoo_kernel, zoo_laplacian
+from tests.kernels.test_walk import DEVICE, DTYPES
+
+
+def graph_of(name, normalization):
+    lap = zoo_laplacian(name, normalization).to(DEVICE, torch.float32)
+    crow, col, value, before, after, *_ = lap.operator
+    return Rows(crow, col, value, cut_long_rows(crow)), before, after
+
+
+FACTORS = {
+    "linear": [Factor(0.5, 0.3)],
+    "quadratic": [Factor(0.2, -0.4 + 1.5j)],
+    "two linear": [Factor(0.5, 0.3), Factor(-1.0, -1.2)],
+    "linear, quadratic": [Factor(0.5, 0.3), Factor(0.2, -0.4 + 1.5j)],
+    "quadratic, linear": [Factor(0.2, -0.4 + 1.5j), Factor(0.5, 0.3)],
+    "two quadratic": [Factor(0.2, -0.4 + 1.5j), Factor(0.6, 0.1 + 0.2j)],
+    "all": [Factor(0.5, 0.3), Factor(0.2, -0.4 + 1.5j), Factor(0.7, -0.1), Factor(0.6, 0.1 + 1j)],
+}
+
+
+@pytest.mark.parametrize("storage", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+@pytest.mark.parametrize("name", FACTORS)
+def test_factors_of_every_kind(name, normalization, storage):
+    lap = zoo_laplacian("bipartite", normalization)
+    x = torch.randn(lap.num_nodes, 3, device=DEVICE).bfloat16()
+    given = x.clone()
+    rows, before, after = graph_of("bipartite", normalization)
+    y = factored_heat(x, rows, FACTORS[name], before, after, storage)
+    walk = torch.eye(lap.num_nodes, dtype=torch.float64) - lap.dense()
+    expected = x.cpu().double()
+    for scale, root in FACTORS[name]:
+        shifted = walk - root.real * torch.eye(lap.num_nodes)
+        part = shifted @ shifted + root.imag**2 * torch.eye(lap.num_nodes)
+        expected = scale * (part if root.imag else shifted) @ expected
+    torch.testing.assert_close(y.cpu().double(), expected, rtol=0.03, atol=0.03)
+    assert y.dtype == x.dtype
+    assert torch.equal(x, given)
+
+
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+@pytest.mark.parametrize(
+    ("graph", "time", "dtype"),
+    [
+        *(("bipartite", time, dtype) for time in (0.01, 0.3, 10.0) for dtype in DTYPES),
+        ("path", 100.0, torch.float32),
+        ("disconnected", 1.0, torch.float32),
+        ("single", 1.0, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_heat(graph, time, dtype, normalization):
+    lap = zoo_laplacian(graph, normalization)
+    x = torch.randn(lap.num_nodes, 4, device=DEVICE).to(dtype)
+    factors = factorize(coefficients_for(time, chebyshev_degree(time, 1e-6), x))
+    rows, before, after = graph_of(graph, normalization)
+    y = kernels.heat(x, rows, factors, before, after)
+    assert y.dtype == dtype
+    x, y = x.cpu().double(), y.cpu().double()
+    error = relative_error(y, zoo_kernel(graph, normalization, time) @ x, x, lap)
+    rounding = time * torch.finfo(torch.float32).eps / 2  # of the operator
+    assert error <= max(4e-6 + rounding, (1 if DEVICE == "cuda" else 2) * torch.finfo(dtype).eps)
