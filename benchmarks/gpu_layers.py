@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 
-from benchmarks.device import about, capture, medians, save_measured, side_by_side
+from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
 from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
 from benchmarks.layer import sparse_adjacency
 from benchmarks.results import unfinished
@@ -225,7 +225,8 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
         except torch.OutOfMemoryError:
             print(f"{form} does not fit")
     taken = medians(steps, repeats=9, budget_ms=30.0)
-    return {"milliseconds": taken, "peak_bytes": memory}
+    kinds = by_kind(steps["BuNN, captured"])
+    return {"milliseconds": taken, "peak_bytes": memory, "kinds": kinds}
 
 
 def main() -> None:

@@ -136,6 +136,30 @@ def plane_map(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     return y
 
 
+class _AngleMap(torch.autograd.Function):
+    """The same from the angles, whose sines and cosines exist inside of a kernel alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
+        ctx.turned, ctx.inverse = turned, inverse
+        ctx.save_for_backward(x, angle)
+        return kernels.turn_by(x, angle, turned, inverse)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, angle = ctx.saved_tensors
+        turned, inverse = ctx.turned, ctx.inverse
+        if torch.is_grad_enabled() or batched(grad):  # to be differentiated itself, or many of them
+            cos, sin = torch.cos(angle), torch.sin(angle)
+            grad_x = plane_map(grad, cos, sin if inverse else _inverse(sin, turned), turned)
+            slope = plane_map(x, -sin, _inverse(cos, turned) if inverse else cos, turned)
+            by_angle = (grad.to(cos.dtype) * slope.to(cos.dtype)).sum((-2, -1))
+            return grad_x, by_angle, None, None
+        if ctx.needs_input_grad[1]:
+            return *kernels.turn_by_back(grad, x, angle, turned, inverse), None, None
+        return kernels.turn_by(grad, angle, turned, not inverse), None, None, None
+
+
 class PlaneMaps:
     """Rotations for the first bundles, reflections for the rest.
 
@@ -148,15 +172,21 @@ class PlaneMaps:
     any_precision = True
 
     def __init__(self, angle: Tensor, turned: int) -> None:
-        self.cos, self.sin = torch.cos(angle), torch.sin(angle)
-        self.turned = turned
+        self.angle, self.turned = angle, turned
+        self._numbers: tuple[Tensor, Tensor] | None = None
 
     def sync(self, x: Tensor) -> Tensor:
-        return self._apply(x, self.sin)
+        return self._apply(x, False)
 
     def desync(self, x: Tensor) -> Tensor:
-        return self._apply(x, _inverse(self.sin, self.turned))
+        return self._apply(x, True)
 
-    def _apply(self, x: Tensor, sin: Tensor) -> Tensor:
+    def _apply(self, x: Tensor, inverse: bool) -> Tensor:
+        if kernels.serve_angles(x, self.angle):
+            y: Tensor = _AngleMap.apply(x, self.angle, self.turned, inverse)  # type: ignore[no-untyped-call]
+            return y
+        if self._numbers is None:
+            self._numbers = torch.cos(self.angle), torch.sin(self.angle)
         dtype = torch.float32 if x.dtype.itemsize == 2 else x.dtype
-        return plane_map(x, self.cos.to(dtype), sin.to(dtype), self.turned)
+        cos, sin = (number.to(dtype) for number in self._numbers)
+        return plane_map(x, cos, _inverse(sin, self.turned) if inverse else sin, self.turned)

@@ -3,7 +3,7 @@ r"""Choosing the cheapest method that meets ``tol``.
 The cost model counts multiply-adds of a sparse product, per column of ``x``:
 
 ====================  ==========================================================================
-``chebyshev``         ``K(t, tol) * (nnz + 4 n)``, and ``step`` for each of the ``K`` products
+``chebyshev``         ``K(t, tol) * (nnz + fields * n)``, and ``step`` for each of ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
 ``spectral``          twice that, only if all eigenpairs are there already
 ``limit``             nothing to speak of, if it is exact to ``tol``
@@ -40,6 +40,7 @@ class Machine(NamedTuple):
     """What things cost on a kind of machine.
 
     Args:
+        fields: Passes over the features beside a product, in sparse multiply-adds.
         dense: A dense multiply-add, in sparse ones.
         step: Launching one product, in sparse multiply-adds.
         stack: Launching one product of stacked matrices.
@@ -47,6 +48,7 @@ class Machine(NamedTuple):
         reuse: Calls that share the cost of forming a kernel.
     """
 
+    fields: float
     dense: float
     step: float
     stack: float
@@ -62,11 +64,11 @@ class Machine(NamedTuple):
 
 
 #: One where torch multiplies.
-PLAIN = Machine(dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
+PLAIN = Machine(fields=4.0, dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
-TENSOR_CORES = Machine(dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
+TENSOR_CORES = Machine(fields=2.0, dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
 #: The same for features of 16 bits, which are multiplied once and not three times.
-TENSOR_CORES_16 = Machine(dense=0.0105, step=2e6, stack=1.5e7, move=30.0, reuse=1000)
+TENSOR_CORES_16 = Machine(2.0, dense=0.0105, step=2e6, stack=1.5e7, move=30.0, reuse=1000)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -116,7 +118,8 @@ def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
 
 
 def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine) -> float:
-    return degree * ((lap.num_entries + 4 * lap.num_nodes) * columns + machine.step)
+    work = lap.num_entries + machine.fields * lap.num_nodes
+    return degree * (work * columns + machine.step)
 
 
 def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:

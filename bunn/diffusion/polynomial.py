@@ -303,9 +303,9 @@ def polynomial_heat(
     """:func:`heat` at a :class:`Time`, of the degree that ``options`` ask for.
 
     Rounding the entries of ``S`` moves its eigenvalues by up to half the precision ``eps``, and a
-    heat kernel by ``t * eps / 2``. That much of ``tol`` is left to it, up to a half of ``tol``;
+    heat kernel by ``t * eps / 2``. That much of ``tol`` is left to it, up to three quarters of it;
     where it could take more, the null space, which feels it most, is treated apart, exactly, and
-    where it could take all, the recurrence runs in float64. (Uniformization does so at once: a
+    where it could take all, the recurrence runs in float64. (Uniformization does so at a half: a
     subtraction would cost it what it is for.)
     """
     degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
@@ -317,8 +317,11 @@ def polynomial_heat(
                 wide = x.double()
                 heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
                 return heated.to(x.dtype)
-            tol = max(tol - rounding, tol / 2)  # half of it: the null space goes apart
-        if rounding > tol and apart:
+            apart = apart and rounding > 0.75 * tol
+            tol = tol / 2 if apart else tol - rounding
+        else:
+            apart = apart and rounding > tol
+        if apart:
             even = null_part(x.to(lap.dtype), lap)
             return (even + _recurrence(x - even, lap, time, recurrence, degree, tol)).to(x.dtype)
     return _recurrence(x, lap, time, recurrence, degree, tol)

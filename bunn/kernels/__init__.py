@@ -171,6 +171,44 @@ def serve_maps(x: Tensor, cos: Tensor) -> bool:
     return x.is_cuda and known and wanted() and not batched(x)
 
 
+def serve_angles(x: Tensor, angle: Tensor) -> bool:
+    """Whether there is a kernel for maps with angles ``angle``, applied to features ``x``, and
+    nobody is going to look at their sines and cosines."""
+    quiet = unwatched(x, angle) and forward_ad._current_level < 0
+    return quiet and serve_maps(x, angle)
+
+
+def turn_by(x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
+    """Rotations of the first ``turned`` bundles, reflections of the rest, or their inverses.
+
+    Args:
+        x: ``(n, b, 2, p)`` features.
+        angle: ``(n, b)`` float32.
+        turned: How many bundles rotate.
+        inverse: Whether the inverse maps are meant.
+    """
+    from bunn.kernels.planes import turn_planes  # noqa: PLC0415
+
+    return turn_planes(x, angle, None, turned, inverse)
+
+
+def turn_by_back(
+    grad: Tensor, x: Tensor, angle: Tensor, turned: int, inverse: bool
+) -> tuple[Tensor, ...]:
+    """The gradients of :func:`turn_by` by ``x`` and ``angle``, in one pass.
+
+    Args:
+        grad: ``(n, b, 2, p)`` that of the result.
+        x: As there, like what follows.
+        angle: ``(n, b)`` float32.
+        turned: How many bundles rotate.
+        inverse: Whether the inverse maps are meant.
+    """
+    from bunn.kernels.planes import turn_planes_back  # noqa: PLC0415
+
+    return turn_planes_back(grad, x, angle, None, turned, inverse)
+
+
 def turn(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     """Rotations of the first ``turned`` bundles, reflections of the rest.
 
@@ -185,9 +223,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
     return turn_planes(x, cos, sin, turned)
 
 
-def turn_back(
-    grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, turned: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def turn_back(grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, turned: int) -> tuple[Tensor, ...]:
     """The gradients of :func:`turn` by ``x``, ``cos`` and ``sin``, in one pass.
 
     Args:

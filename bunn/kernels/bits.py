@@ -43,9 +43,10 @@ def tile_of(words, low, high, like: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.
 def walk_blocks(
     x, p, y, r, out, partial, chunks, pieces, a, b, c, left, gamma, alpha, width, x_stride,
     out_stride,
-    CUT: tl.constexpr, P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr,
-    B: tl.constexpr, C: tl.constexpr, GAMMA: tl.constexpr, PER_COLUMN: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+    CUT: tl.constexpr, P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr, R: tl.constexpr,
+    OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, GAMMA: tl.constexpr,
+    PER_COLUMN: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A block of rows, or a piece of it, whose sums then go to ``partial``."""
     program = tl.program_id(0)
@@ -82,7 +83,7 @@ def walk_blocks(
             some = tl.program_id(1) * WIDTH + half * (WIDTH // 2) + tl.arange(0, WIDTH // 2)
             finish(
                 halves[half], row, there, x, p, y, r, out, a, b, c, None, gamma, None, alpha,
-                some, some < width, width, x_stride, out_stride, P, Y, R, OUT, B, C, False,
+                some, some < width, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, False,
                 GAMMA, False, PER_COLUMN,
             )  # fmt: skip
 
@@ -90,9 +91,9 @@ def walk_blocks(
 @triton.jit
 def add_pieces(
     x, p, y, r, out, partial, pieces, a, b, c, left, gamma, alpha, width, x_stride, out_stride,
-    P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, GAMMA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr,
-    AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+    P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr,
+    B: tl.constexpr, C: tl.constexpr, GAMMA: tl.constexpr, PER_COLUMN: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The first piece of a block adds all of them up, ``AT_ONCE`` rows to a program."""
     program = tl.program_id(0)
@@ -110,6 +111,6 @@ def add_pieces(
             total += tl.load(partial + place + columns[None, :], mask=inside[None, :], other=0.0)
         finish(
             total * factor(left, row, there), row, there, x, p, y, r, out, a, b, c, None, gamma,
-            None, alpha, columns, inside, width, x_stride, out_stride, P, Y, R, OUT, B, C, False,
-            GAMMA, False, PER_COLUMN,
+            None, alpha, columns, inside, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C,
+            False, GAMMA, False, PER_COLUMN,
         )  # fmt: skip

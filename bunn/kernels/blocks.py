@@ -56,6 +56,7 @@ def walk_in_blocks(
     left: Tensor,
     alpha: float = 1.0,
     p: Tensor | None = None,
+    minus: bool = True,
     y: Tensor | None = None,
     out: Tensor | None = None,
     r: Tensor | None = None,
@@ -73,6 +74,7 @@ def walk_in_blocks(
         left: ``(n,)`` float32 factors of the sums.
         alpha: As there, like what follows.
         p: What is subtracted.
+        minus: Whether it is.
         y: Where the sum goes.
         out: Where the combination goes.
         r: What it is added to.
@@ -94,8 +96,9 @@ def walk_in_blocks(
     if cut > 0:
         partial = torch.empty(cut, rows, width, dtype=torch.float32, device=x.device)
     flags = {
-        **{"P": p is not None, "Y": y is not None, "R": r is not None, "OUT": out is not None},
-        **{"B": b is not None, "C": c is not None, "GAMMA": gamma is not None},
+        **{"P": p is not None, "MINUS": minus, "Y": y is not None, "R": r is not None},
+        **{"OUT": out is not None, "B": b is not None, "C": c is not None},
+        "GAMMA": gamma is not None,
         "PER_COLUMN": isinstance(a, Tensor),
     }
     tiles = parts(width, tiling.width)

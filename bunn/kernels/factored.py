@@ -62,8 +62,8 @@ def factored_heat(
             size, spare = 1 + abs(root.real), place(spare)
             step(y, out=spare, a=1 / size, c=-root.real / size, **beta)
             delta = {"delta": before} if beta else {}
-            a, out = scale * size, place(free, last)
-            b = a + scale * root.imag**2  # a step subtracts p from its sum
-            step(spare, p=y, out=out, a=a, b=b, c=-a * root.real, gamma=gamma, **delta)
+            a, b, c = scale * size, scale * root.imag**2, -scale * size * root.real
+            out = place(free, last)
+            step(spare, p=y, minus=False, out=out, a=a, b=b, c=c, gamma=gamma, **delta)
             y = out
     return y

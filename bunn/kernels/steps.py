@@ -83,9 +83,9 @@ def factor(number, row, there):
 def finish(
     total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside, width,
     x_stride, out_stride,
-    P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
-    PER_COLUMN: tl.constexpr,
+    P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr,
+    B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
+    DELTA: tl.constexpr, PER_COLUMN: tl.constexpr,
 ):  # fmt: skip
     """From the sums of some rows to what is written of them."""
     at = row.to(tl.int64)[:, None] * width + columns[None, :]
@@ -95,7 +95,8 @@ def finish(
         previous = tl.load(p + at, mask=mask, other=0.0).to(total.dtype)
         if DELTA:
             previous *= factor(delta, row, there)
-        new -= previous
+        if MINUS:
+            new -= previous
     if Y:
         tl.store(y + at, new.to(y.dtype.element_ty), mask=mask)
     if OUT:
@@ -120,10 +121,10 @@ def finish(
 def walk_rows(
     x, p, y, r, out, partial, crow, col, value, segments, a, b, c, beta, gamma, delta, alpha,
     num_rows, num_segments, width, x_stride, out_stride,
-    LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr,
-    OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
-    DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    WIDTH: tl.constexpr,
+    LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr,
+    R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr,
+    GAMMA: tl.constexpr, DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr,
+    AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Segments of long rows come first: they take longest. Then the other rows, ``ROWS`` each."""
     program = tl.program_id(0)
@@ -156,7 +157,7 @@ def walk_rows(
         )
     finish(
         total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,
-        width, x_stride, out_stride, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
+        width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, BETA, GAMMA, DELTA, PER_COLUMN,
     )  # fmt: skip
 
 
@@ -164,9 +165,9 @@ def walk_rows(
 def add_segments(
     x, p, y, r, out, partial, segments, a, b, c, beta, gamma, delta, alpha, width, x_stride,
     out_stride,
-    P: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr, DELTA: tl.constexpr,
-    PER_COLUMN: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+    P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr, R: tl.constexpr, OUT: tl.constexpr,
+    B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr, GAMMA: tl.constexpr,
+    DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The first segment of a row adds all of them up."""
     program = tl.program_id(0)
@@ -183,16 +184,23 @@ def add_segments(
             total += tl.sum(tl.load(partial + where, mask=mask, other=0.0), axis=0)
         finish(
             total[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha,
-            columns, inside, width, x_stride, out_stride, P, Y, R, OUT, B, C, BETA, GAMMA, DELTA,
-            PER_COLUMN,
+            columns, inside, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, BETA, GAMMA,
+            DELTA, PER_COLUMN,
         )  # fmt: skip
 
 
 @triton.jit
-def map_of(cos, sin, row, there, bundles, turned):
+def map_of(cos, sin, row, there, bundles, turned, ANGLE: tl.constexpr, INVERSE: tl.constexpr):
     """The numbers of some maps: cosine, sine, and 1 for a rotation or -1 for a reflection."""
     sign = tl.where(row % bundles < turned, 1.0, -1.0)
-    return factor(cos, row, there), factor(sin, row, there), sign[:, None]
+    if ANGLE:
+        angle = tl.load(cos + row, mask=there, other=0.0)
+        c, s = tl.cos(angle)[:, None], tl.sin(angle)[:, None]
+    else:
+        c, s = factor(cos, row, there), factor(sin, row, there)
+    if INVERSE:  # a reflection is its own
+        s *= -sign[:, None]
+    return c, s, sign[:, None]
 
 
 @triton.jit
@@ -204,15 +212,16 @@ def pair_of(x, at, mask, size):
 
 @triton.jit
 def turn_pairs(
-    x, out, cos, sin, num_maps, bundles, turned, size, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
+    x, out, cos, sin, num_maps, bundles, turned, size,
+    ANGLE: tl.constexpr, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """``ROWS`` maps, applied to ``WIDTH`` of their ``size`` vectors."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = row < num_maps
     mask = there[:, None] & (columns < size)[None, :]
     at = row.to(tl.int64)[:, None] * (2 * size) + columns[None, :]
-    c, s, sign = map_of(cos, sin, row, there, bundles, turned)
+    c, s, sign = map_of(cos, sin, row, there, bundles, turned, ANGLE, INVERSE)
     x_0, x_1 = pair_of(x, at, mask, size)
     tl.store(out + at, (c * x_0 + s * x_1).to(out.dtype.element_ty), mask=mask)
     second = sign * (c * x_1 - s * x_0)
@@ -222,12 +231,13 @@ def turn_pairs(
 @triton.jit
 def turn_pairs_back(
     grad, x, grad_x, cos, sin, grad_cos, grad_sin, num_maps, bundles, turned, size,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ANGLE: tl.constexpr, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of ``ROWS`` maps and of all that they were applied to."""
+    """The gradients of ``ROWS`` maps, by their angles or sines and cosines, and of all that they
+    were applied to."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < num_maps
-    c, s, sign = map_of(cos, sin, row, there, bundles, turned)
+    c, s, sign = map_of(cos, sin, row, there, bundles, turned, ANGLE, INVERSE)
     by_cos = tl.zeros((ROWS,), tl.float32)
     by_sin = tl.zeros((ROWS,), tl.float32)
     for start in range(0, size, WIDTH):
@@ -241,5 +251,11 @@ def turn_pairs_back(
         tl.store(grad_x + at + size, (s * g_0 + c * g_1).to(grad_x.dtype.element_ty), mask=mask)
         by_cos += tl.sum(g_0 * x_0 + g_1 * x_1, axis=1)
         by_sin += tl.sum(g_0 * x_1 - g_1 * x_0, axis=1)
-    tl.store(grad_cos + row, by_cos, mask=there)
-    tl.store(grad_sin + row, by_sin, mask=there)
+    if ANGLE:
+        by_angle = tl.sum(c, 1) * by_sin - tl.sum(s, 1) * by_cos
+        if INVERSE:
+            by_angle *= -tl.sum(sign, 1)
+        tl.store(grad_cos + row, by_angle, mask=there)
+    else:
+        tl.store(grad_cos + row, by_cos, mask=there)
+        tl.store(grad_sin + row, by_sin, mask=there)

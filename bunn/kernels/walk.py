@@ -7,7 +7,8 @@ Everything sparse in this package is made of one step on the symmetric operator 
     r_v \leftarrow \gamma_v \, (r_v + a\, y_v + b\, \delta_v p_v + c\, \beta_v x_v),
 
 of which either may be left out: the first is a step of the Chebyshev recurrence, the second adds up
-the heat (:mod:`bunn.kernels.chebyshev`), and :math:`r_v = \gamma_v a y_v` alone is a product, the
+the heat (:mod:`bunn.kernels.chebyshev`) or multiplies with a factor of it
+(:mod:`bunn.kernels.factored`), and :math:`r_v = \gamma_v a y_v` alone is a product, the
 mean or the sum of the neighbours. :math:`\beta, \gamma, \delta` are numbers of the nodes;
 :math:`a, b, c` are one number each, or one per column.
 
@@ -76,6 +77,7 @@ def walk(
     alpha: float = 1.0,
     beta: Tensor | None = None,
     p: Tensor | None = None,
+    minus: bool = True,
     delta: Tensor | None = None,
     y: Tensor | None = None,
     out: Tensor | None = None,
@@ -98,6 +100,7 @@ def walk(
         alpha: A factor of the sum.
         beta: ``(n,)`` factors of the rows of ``x``.
         p: What is subtracted from the sum.
+        minus: Whether it is; if not, it is in the combination alone.
         delta: ``(n,)`` factors of the rows of ``p``.
         y: Where the sum goes; it may be ``p``, but not ``x``.
         out: Where the combination goes; it may be ``r``, but not ``x``.
@@ -118,9 +121,9 @@ def walk(
     if segments is not None:
         partial = torch.empty(num_segments, width, dtype=value.dtype, device=x.device)
     flags = {
-        **{"P": p is not None, "Y": y is not None, "R": r is not None, "OUT": out is not None},
-        **{"B": b is not None, "C": c is not None, "BETA": beta is not None},
-        **{"GAMMA": gamma is not None, "DELTA": delta is not None},
+        **{"P": p is not None, "MINUS": minus, "Y": y is not None, "R": r is not None},
+        **{"OUT": out is not None, "B": b is not None, "C": c is not None},
+        **{"BETA": beta is not None, "GAMMA": gamma is not None, "DELTA": delta is not None},
         "PER_COLUMN": isinstance(a, Tensor),
     }
     tile = {"AT_ONCE": tiling.at_once, "WIDTH": tiling.width}

@@ -30,7 +30,8 @@ FEATURES = ("x", "p", "y", "out", "query", "key", "values")
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
-FLAGS = ("P", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT", "PLACE")
+FLAGS = ("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT")
+FLAGS = (*FLAGS, "PLACE")
 
 
 def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
@@ -68,13 +69,16 @@ def stack(cubin: bytes) -> int:
 def main() -> None:
     for dtype, width in (("fp32", 128), ("bf16", 256), ("fp16", 256)):
         tile = {"AT_ONCE": 8, "WIDTH": width}
-        for on in ("P Y R OUT B", "Y BETA", "P R OUT C GAMMA CUT", "P Y OUT B DELTA PER_COLUMN"):
+        for on in (
+            *("P MINUS Y R OUT B", "Y BETA", "P MINUS R OUT C GAMMA CUT", "OUT C", "P OUT B C"),
+            "P MINUS Y OUT B DELTA PER_COLUMN",
+        ):
             for rows in (1, 2):
                 show(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, **tile)
-        show(steps.add_segments, "P Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
+        show(steps.add_segments, "P MINUS Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
     tile = {"ROWS": 64, "CHUNK": 32, "WIDTH": 128, "STAGES": 7}
     for dtype in ("bf16", "fp16"):
-        for on in ("OUT GAMMA CUT", "P Y R OUT B CUT"):
+        for on in ("OUT GAMMA CUT", "P MINUS Y R OUT B CUT", "P OUT B C CUT"):
             show(bits.walk_blocks, on, dtype, 4, **tile)
     for dtype in ("bf16", "fp32"):
         tile = {"AT_ONCE": 16, "WIDTH": 64}

@@ -54,16 +54,66 @@ def test_rows_need_not_lie_one_after_the_other():
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_maps_by_their_angles(shape, dtype, inverse):
+    n, b, p, turned = shape
+    x, grad, angle, _ = numbers(n, b, p, dtype)
+    angle = 30 * angle
+    wide, leaf = x.double().requires_grad_(), angle.double().requires_grad_()
+    sign = torch.ones(b, dtype=torch.float64, device=DEVICE)
+    if inverse:
+        sign[:turned] = -1
+    y = plane_map(wide, torch.cos(leaf), sign * torch.sin(leaf), turned)
+    by_x, by_angle = torch.autograd.grad(y, (wide, leaf), grad.double())
+    eps = torch.finfo(dtype).eps
+    found = kernels.turn_by(x, angle, turned, inverse)
+    torch.testing.assert_close(found.double(), y.detach(), rtol=eps, atol=8 * eps)
+    grad_x, grad_angle = kernels.turn_by_back(grad, x, angle, turned, inverse)
+    assert (found.dtype, grad_x.dtype, grad_angle.dtype) == (dtype, dtype, torch.float32)
+    torch.testing.assert_close(grad_x.double(), by_x, rtol=eps, atol=8 * eps)
+    torch.testing.assert_close(grad_angle.double(), by_angle, rtol=1e-5, atol=1e-4)
+
+
 @pytest.fixture
 def served(monkeypatch):
     """What the kernels were asked for; a CPU asks them, too."""
     calls: list[str] = []
-    for name in ("turn", "turn_back"):
+    for name in ("turn", "turn_back", "turn_by", "turn_by_back"):
         real = getattr(kernels, name)
         spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
         monkeypatch.setattr(kernels, name, spy)
     monkeypatch.setattr(kernels, "serve_maps", lambda x, cos: cos.dtype == torch.float32)
     return calls
+
+
+def test_by_a_gradient_that_is_differentiated(served):
+    """The maps of a bundle twice, against float64 through torch."""
+    angle, field = torch.randn(5, 3, 1, device=DEVICE), torch.randn(5, 3, 2, 2, device=DEVICE)
+    found = {}
+    for kind in (torch.float32, torch.float64):
+        leaves = [value.to(kind).requires_grad_() for value in (angle, field)]
+        bundle = FlatBundle(leaves[0], "o2")
+        y = bundle.desync(bundle.sync(leaves[1]).sin())
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        found[kind] = torch.autograd.grad(sum(part.square().sum() for part in first), leaves)
+    for mine, theirs in zip(found[torch.float32], found[torch.float64], strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-4)
+    assert served.count("turn_by") == 2
+
+
+def test_forward_derivatives_do_without(served):
+    angle, field = torch.randn(5, 3, 1, device=DEVICE), torch.randn(5, 3, 2, 2, device=DEVICE)
+    tangent = torch.randn_like(angle)
+
+    def sync(angle: Tensor) -> Tensor:
+        return FlatBundle(angle, "o2").sync(field)
+
+    _, slope = torch.func.jvp(sync, (angle,), (tangent,))
+    step = 1e-3 * tangent
+    expected = (sync((angle + step).double()) - sync((angle - step).double())) / 2e-3
+    torch.testing.assert_close(slope, expected.float(), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("maps", ["rotation", "o2", "cayley"])
@@ -78,7 +128,7 @@ def test_a_bundle_goes_through_them(dtype, maps, served):
         bundle = FlatBundle(params, maps)
         y = bundle.desync(bundle.sync(x) * between.to(x.dtype))
         found[kind] = (y.detach(), *torch.autograd.grad(y.square().sum(), (x, params)))
-    assert sorted(served) == ["turn", "turn", "turn_back", "turn_back"]
+    assert sorted(served) == ["turn_by", "turn_by", "turn_by_back", "turn_by_back"]
     eps = torch.finfo(dtype).eps
     for mine, theirs in zip(found[torch.float32], found[torch.float64], strict=True):
         scale = float(theirs.abs().max())

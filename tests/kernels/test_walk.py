@@ -84,17 +84,18 @@ def test_a_product_in_float64(graph):
 
 @pytest.mark.parametrize("tiling", [(16, 4, 1, 1), (32, 8, 1, 1), (16, 8, 4, 1)], ids=str)
 @pytest.mark.parametrize("per_column", [True, False])
+@pytest.mark.parametrize("minus", [True, False])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_all_terms(graph, per_column, tiling):
+def test_all_terms(graph, minus, per_column, tiling):
     lap, width = laplacian(graph), 20
     n = lap.num_nodes
     x, p, r = torch.randn(3, n, width, device=DEVICE).unbind(0)
     beta, gamma, delta = torch.rand(3, n, 1, device=DEVICE).unbind(0)
     a, b, c = torch.randn(3, width, device=DEVICE).unbind(0) if per_column else (0.7, -1.3, 0.2)
-    new = 2 * dense(lap) @ (beta * x).double() - delta * p
+    new = 2 * dense(lap) @ (beta * x).double() - minus * delta * p
     heat = gamma * (r + a * new + b * delta * p + c * beta * x)
     numbers = {"alpha": 2.0, "a": a, "b": b, "c": c, "beta": beta, "gamma": gamma, "delta": delta}
-    numbers["tiling"] = Tiling(*tiling)
+    numbers |= {"minus": minus, "tiling": Tiling(*tiling)}
     y, out = poisoned(x), poisoned(x)
     walk(x, rows_of(lap), p=p, r=r, y=y, out=out, **numbers)
     torch.testing.assert_close(y.double(), new, rtol=1e-5, atol=1e-5)
