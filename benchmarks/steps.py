@@ -22,45 +22,46 @@ SLOWER = {"bf16": 1, "tf32": 2}
 LAYERS_LOG = """\
 Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphSAGE that people
 write, in bfloat16 on all five graphs; in TF32 on minesweeper, where GraphSAGE waits for the host,
-and on tolokers. On the other three, heat alone is more than half of the step: on
-like-amazon-ratings ten times the 0.41 ms of the first table, at 0.7 of a copy. Its six products to
-and fro move four fields of float32 each, whatever the precision of the dense products, and
-GraphSAGE gathers once. BuNN is faster than GAT and GT in every form. The fastest GraphSAGE that PyG
-and torch offer is at most 1.8 times as fast; one whose mean is taken by the kernel of this package,
-up to 2.7 times.
+and on tolokers. On the other three it takes 0.68 to 0.77, and heat alone half of the step: its six
+products to and fro gather features of float32, whatever the precision of the dense products, and
+GraphSAGE gathers once. With the recurrence of Chebyshev it was 0.73 to 0.91. BuNN is faster than
+GAT and GT in every form. The fastest GraphSAGE that PyG and torch offer is at most 1.6 times as
+fast; one whose mean is taken by the kernel of this package, up to 2.7 times.
 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
-would turn it again. Desync as part of the last write would save two passes over the features, where
-six products take 24: at the speed of a copy 0.6 to 2 % of a step in every row of this table, and
-nothing where the heat is a dense product, or where an update comes before desync, as in the full
-models, whose maps take 0.6 of 18.6 ms.
+would turn it again. Desync as part of the last write would save one of the four passes of the maps,
+which the table below has at a tenth of a step: 2 or 3 % at best, for programs that would have to
+gather both halves of a row at once; and nothing where the heat is a dense product, or where an
+update comes before desync, as in the full models.
 
-Not good: *eager*. Without a CUDA graph a step of a BuNN takes 17 to 27 ms on any of these graphs,
-which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 7
+Not good: *eager*. Without a CUDA graph a step of a BuNN takes 15 to 28 ms on any of these graphs,
+which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 9
 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
 `torch.cuda.graph` does.
 """
 
 BATCHES_LOG = """\
 On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 2 us at full speed, and 31 MB of
-features, kernels and results, 7 us. It takes 88: laying features into stacks, filling them up and
+features, kernels and results, 7 us. It takes 87: laying features into stacks, filling them up and
 bringing them back are several passes over all of them, and in float32, where they are split in two,
 many more. Predicted was a product at the speed of the large graphs, and *auto* took it everywhere;
-its costs per stack and per number moved are from the first run of this table. It takes the
-recurrence at t = 1 since, where nothing has to be moved. One kernel that multiplies the components
+its costs per stack and per number moved are from the first run of this table. It takes sparse
+products at t = 1 since, where nothing has to be moved. One kernel that multiplies the components
 where they lie would do away with most of the rest.
 """
 
 MODELS_LOG = """\
 The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, missed on
-minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 3.0, gathering
-out of the cache at its speed, and the optimiser 1.0; of the chains' 4.5 ms their traffic would be
-3. A quarter would leave them less than that. Compiled code does without these kernels, and is
+minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.8, gathering
+out of the cache at its speed, and the optimiser 1.0; of the chains' 4.4 ms their traffic would be
+3. A quarter would leave them less than that. Heat factor by factor and angles inside of the kernels
+of the maps took it from 18.6 to 17.6 ms. Weight gradients on a second stream, beside the chains,
+are left; they would have to hide 3 of their 7 ms. Compiled code does without these kernels, and is
 slower than what is captured alone.
 
 Not good: *eager*. The host takes longer for these kernels than for the operations of torch that
-they replace, and a step that is not captured takes 116 to 167 ms instead of 99 to 119 before.
+they replace, and a step that is not captured takes 115 to 136 ms instead of 99 to 119 before.
 """
 
 SCALE_LOG = """\
@@ -129,7 +130,7 @@ def _batches(result: dict[str, Any]) -> str:
 
 
 def _layers(result: dict[str, Any]) -> str:
-    rows, ratios, memory = [], [], []
+    rows, ratios, kinds, memory = [], [], [], []
     for row in result["rows"]:
         taken, name = row["milliseconds"], [row["graph"], row["precision"]]
         ours = taken["BuNN, captured"]
@@ -139,6 +140,7 @@ def _layers(result: dict[str, Any]) -> str:
         rows.append(name + [f"{taken[form]:.2f}" if form in taken else "" for form in FORMS])
         ratios.append([*name, f"{ours / taken['SAGE, eager']:.2f}"])
         ratios[-1] += [f"{ours / fastest[model]:.2f}" for model in RIVALS]
+        kinds.append(name + [f"{ms:.2f}" for ms in row["kinds"].values()])
         peak = row["peak_bytes"]
         memory.append(
             name + [f"{peak[form] / 1e6:,.0f}" for form in ("SAGE, eager", "BuNN, eager")]
@@ -155,7 +157,9 @@ def _layers(result: dict[str, Any]) -> str:
         + table(
             ["graph", "precision", "eager SAGE", *(f"fastest {model}" for model in RIVALS)], ratios
         )
-        + f"\n{LAYERS_LOG}\n"
+        + f"\n{LAYERS_LOG}\nWhere the time of a captured BuNN goes, by the kinds of kernels:\n\n"
+        + table(["graph", "precision", *result["rows"][0]["kinds"]], kinds)
+        + "\n"
         "### Memory\n\nWhat a step of the same holds at its peak beyond parameters, optimiser and "
         "input, in MB, and the ratio; the target was 1.3.\n\n"
         + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
