@@ -17,6 +17,7 @@ from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization
 from bunn.nn.block import BuNNBlock, Norm
 from bunn.nn.conv import Bias, BuNNConv
+from bunn.nn.dropout import hiding
 from bunn.nn.phi import PhiFactory, phi_factory
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
@@ -41,6 +42,8 @@ class BuNN(nn.Module):
         out_channels: Size of the output. (default: the hidden features are returned)
         dropout: (default: ``0.0``)
         input_dropout: Of input features, before the encoder that is built here. (default: ``0.0``)
+        node_dropout: Share of nodes all of whose input features are zero in a training step.
+            (default: ``0.0``)
         act: The non-linearity of Equation 4, as PyG's resolver takes it. (default: ``"gelu"``)
         norm: ``"layer"``, ``"batch"`` or :obj:`None`. (default: ``"layer"``)
         norm_first: Whether a block normalises before the layer, or after it. (default: :obj:`True`)
@@ -75,6 +78,7 @@ class BuNN(nn.Module):
         *,
         dropout: float = 0.0,
         input_dropout: float = 0.0,
+        node_dropout: float = 0.0,
         act: str = "gelu",
         norm: Norm = "layer",
         norm_first: bool = True,
@@ -124,12 +128,15 @@ class BuNN(nn.Module):
         self.pooling, self.normalization = pooling, normalization
         self._linear_encoder = encoder is None
         if encoder is None:
-            hides = [nn.Dropout(input_dropout)] if input_dropout else []
             first = Linear(in_channels, hidden_channels)
-            encoder = nn.Sequential(*hides, first, nn.Dropout(dropout), activation_resolver(act))
-        elif input_dropout:
+            encoder = nn.Sequential(
+                *hiding(input_dropout, node_dropout),
+                *(first, nn.Dropout(dropout), activation_resolver(act)),
+            )
+        elif input_dropout or node_dropout:
+            name, value = ("input", input_dropout) if input_dropout else ("node", node_dropout)
             raise ValueError(
-                f"input_dropout={input_dropout}, but an encoder was passed; drop features in it"
+                f"{name}_dropout={value}, but an encoder was passed; drop features in it"
             )
         self.encoder = encoder
         network = read_update(update)

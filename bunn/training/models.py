@@ -12,6 +12,7 @@ from torch_geometric.nn import Linear
 
 from bunn.baselines import BASELINES
 from bunn.nn import BuNN
+from bunn.nn.dropout import hiding
 
 Pooling = Literal["mean", "sum", "max"]
 
@@ -29,6 +30,7 @@ class BuNNOptions:
     num_layers: int = 2
     dropout: float = 0.0
     input_dropout: float = 0.0
+    node_dropout: float = 0.0
     act: str = "gelu"
     norm: Literal["layer", "batch"] | None = "layer"
     norm_first: bool = True
@@ -100,9 +102,9 @@ def _build_bunn(
 ) -> nn.Module:
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
     if keywords.pop("linear_encoder") and encoder is None:
+        hides = hiding(keywords.pop("input_dropout"), keywords.pop("node_dropout"))
         encoder = Linear(in_channels, options.hidden_channels)
-        if hidden := keywords.pop("input_dropout"):
-            encoder = nn.Sequential(nn.Dropout(hidden), encoder)
+        encoder = nn.Sequential(*hides, encoder) if hides else encoder
     return BuNN(
         in_channels,
         out_channels=out_channels,

@@ -131,7 +131,7 @@ def test_options_that_came_later_have_their_defaults(little):
     for path in (place / "result.json", place / "config.json"):
         content = json.loads(path.read_text())
         sections = content["options"] if path.name == "result.json" else content
-        del sections["model"]["input_dropout"], sections["training"]["average"]
+        del sections["model"]["node_dropout"], sections["training"]["average"]
         path.write_text(json.dumps(content))
     (after,) = reproduce(little, splits=(0, 1), epochs=2, **options)
     assert after.splits == [0, 1]

@@ -175,6 +175,24 @@ def test_input_features_are_dropped_in_training_alone():
         BuNN(3, 8, 1, input_dropout=0.5, encoder=nn.Linear(3, 8))
 
 
+def test_nodes_are_hidden_in_training_alone():
+    model, x = BuNN(3, 8, 1, node_dropout=0.25), 1 + torch.rand(NODES, 3)
+    seen = []
+    model.encoder[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    for _ in range(200):
+        model.train()(x, GRID)
+    model.eval()(x, GRID)
+    shown = torch.stack(seen[:-1])
+    hidden = (shown == 0).all(-1)
+    torch.testing.assert_close(shown[~hidden], x.expand_as(shown)[~hidden])
+    assert 0.2 < float(hidden.float().mean()) < 0.3
+    assert torch.equal(seen[-1], x)
+    with pytest.raises(ValueError, match=r"node_dropout=0\.5, but an encoder was passed"):
+        BuNN(3, 8, 1, node_dropout=0.5, encoder=nn.Linear(3, 8))
+    with pytest.raises(ValueError, match=r"p=1\.5; the share of hidden nodes must be in"):
+        BuNN(3, 8, 1, node_dropout=1.5)
+
+
 def test_features_are_dropped_once():
     """A network of two layers ends in a dropout of its own."""
     for update, inside, after in (("mlp-concat", [0.3, 0.3], 0.0), ("before", [], 0.3)):
