@@ -47,14 +47,15 @@ formed from bits in the registers of the tensor cores. Heat runs in the frame of
 there, where neighbours have no factors and tiles are exact.
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
-{factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: in an
-unlucky order errors grow by 10^7 at t = 100. In the order that is searched here they hardly grow at
-all, as the table below shows, and there is no sum to be kept. Learned times, of which the host
-knows no roots, and float64 take the recurrence of Chebyshev. Clenshaw's would save the sum, but not
-the time: it reads the features instead; and its terms are sqrt(t) times as large, so that keeping
-them in 16 bits loses digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the
-features, beyond in float32. Features in float64, and times so large that float32 does not suffice,
-are summed in float64 by the same kernels.
+{factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: from left
+to right errors grow by 10^16 at t = 100. In the order that is searched for they stay below those of
+rounding the result, as the table below shows: larger than those of the recurrence at t = 1, smaller
+at t = 100. Factors of a time are found once, at tol 1e-5 within a tenth of a second. Learned times,
+of which the host knows no roots, and float64 take the recurrence of Chebyshev. That of Clenshaw
+would save the sum, but not the time: it reads the features instead; and its terms are sqrt(t) times
+as large, so that keeping them in 16 bits loses digits. Up to degree {kernels.NARROW_DEGREE} terms
+are kept in the type of the features, beyond in float32. Features in float64, and times so large
+that float32 does not suffice, are summed in float64 by the same kernels.
 
 Rotations and reflections of planes are one pass over the features, their gradients another, with
 the sines and cosines of the angles in registers.
@@ -82,15 +83,15 @@ LIMITS = """\
 What limited it, and what was tried:
 
 - **Traffic.** By the recurrence of Chebyshev, as it was before, a product moved four fields and
-  cuSPARSE's with its sum six: 1.5 times was what traffic alone allows at a large K, and 1.6 was
-  measured. Factor by factor it moves little more than two. Predicted was a half of the time where
-  memory is the limit; measured are 0.75 to 0.94 of it in float32 at t = 10, but for tolokers. What
-  is left is gathering.
+  cuSPARSE's with its sum six: 1.5 times is what traffic alone allows at a large K. Factor by factor
+  it moves little more than two. Predicted was a half of the time where memory is the limit;
+  measured are 0.76 to 0.94 of it in float32 at t = 10, but for tolokers. What is left is gathering.
 - **Gathering.** A product reads a row for each neighbour and its own one. On the grid of a million
-  nodes, in float32 at t = 10, these five and what it writes are 1.5 GB in 0.28 ms: 5.5 TB/s, the
-  speed of the cache, where *of a copy* counts 2.3 fields and comes to 0.55. On `random` the
-  features are larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB
-  in 0.58 ms, at 4.4 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
+  nodes these are nine and one: with what it writes, in float32 at t = 10, 2.8 GB in 0.28 ms, 10
+  TB/s. The second-level cache gives half of that; the rest comes from the first, and memory, of
+  which *of a copy* counts 2.3 fields, is no longer what is waited for. On `random` the features are
+  larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.58 ms, at
+  4.4 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
   Blocks of rows need a third of them in bfloat16; the dense product, which *auto* takes from t = 1
   on, none.
 - **What is on its way.** At first a program took its rows one after the other: too few loads at a

@@ -58,12 +58,11 @@ def clenshaw(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor
 def factored(z: Tensor, s: Tensor, c: list[float], dtype: torch.dtype) -> Tensor:
     factors, y = factorize(tuple(c)), z
     assert factors is not None
-    for scale, root in factors:
-        moved = s @ y - root.real * y
-        if root.imag:
-            moved = moved.to(dtype).double()
-            moved = s @ moved - root.real * moved + root.imag**2 * y
-        y = (scale * moved).to(dtype).double()
+    for factor in factors:
+        then = y
+        for by_sum, by_then, by_own in factor.steps:
+            moved = by_sum * s @ y + by_then * then + by_own * y
+            y, then = moved.to(dtype).double(), y
     return y
 
 

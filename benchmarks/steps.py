@@ -24,9 +24,9 @@ Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphS
 write, in bfloat16 on all five graphs; in TF32 on minesweeper, where GraphSAGE waits for the host,
 and on tolokers. On the other three it takes 0.68 to 0.77, and heat alone half of the step: its six
 products to and fro gather features of float32, whatever the precision of the dense products, and
-GraphSAGE gathers once. With the recurrence of Chebyshev it was 0.73 to 0.91. BuNN is faster than
-GAT and GT in every form. The fastest GraphSAGE that PyG and torch offer is at most 1.6 times as
-fast; one whose mean is taken by the kernel of this package, up to 2.7 times.
+GraphSAGE gathers once. With the recurrence of Chebyshev a step took 6 to 14 % longer there. BuNN is
+faster than GAT and GT in every form. The fastest GraphSAGE that PyG and torch offer is at most 1.6
+times as fast; one whose mean is taken by the kernel of this package, up to 2.7 times.
 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
@@ -53,7 +53,7 @@ where they lie would do away with most of the rest.
 
 MODELS_LOG = """\
 The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, missed on
-minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.8, gathering
+minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.7, gathering
 out of the cache at its speed, and the optimiser 1.0; of the chains' 4.4 ms their traffic would be
 3. A quarter would leave them less than that. Heat factor by factor and angles inside of the kernels
 of the maps took it from 18.6 to 17.6 ms. Weight gradients on a second stream, beside the chains,

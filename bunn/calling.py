@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
 
 
 def unwatched(*tensors: Tensor) -> bool:
@@ -18,6 +19,12 @@ def unwatched(*tensors: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or any(map(batched, tensors))
     )
+
+
+def plain(*tensors: Tensor) -> bool:
+    """Whether that is so, and nothing is differentiated forward either: all there is to a tensor is
+    its numbers."""
+    return unwatched(*tensors) and forward_ad._current_level < 0
 
 
 def batched(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.calling import apply, batched
+from bunn.calling import apply, plain
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -83,11 +83,7 @@ class _PlaneMap(torch.autograd.Function):
         grad_x = None
         by_maps = any(ctx.needs_input_grad[1:3])
         # All at once, unless the gradient is to be differentiated itself.
-        if (
-            by_maps
-            and kernels.serve_maps(x, cos)
-            and not (torch.is_grad_enabled() or batched(grad))
-        ):
+        if by_maps and kernels.serve_maps(x, cos) and not torch.is_grad_enabled() and plain(grad):
             return *kernels.turn_back(grad, x, cos, sin, ctx.turned), None
         if ctx.needs_input_grad[0]:
             grad_x = plane_map(grad, cos, _inverse(sin, ctx.turned), ctx.turned)
@@ -149,7 +145,7 @@ class _AngleMap(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, angle = ctx.saved_tensors
         turned, inverse = ctx.turned, ctx.inverse
-        if torch.is_grad_enabled() or batched(grad):  # to be differentiated itself, or many of them
+        if torch.is_grad_enabled() or not plain(grad):  # more than numbers
             cos, sin = torch.cos(angle), torch.sin(angle)
             grad_x = plane_map(grad, cos, sin if inverse else _inverse(sin, turned), turned)
             slope = plane_map(x, -sin, _inverse(cos, turned) if inverse else cos, turned)
@@ -158,6 +154,10 @@ class _AngleMap(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             return *kernels.turn_by_back(grad, x, angle, turned, inverse), None, None
         return kernels.turn_by(grad, angle, turned, not inverse), None, None, None
+
+
+def _numbers(angle: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.cos(angle), torch.sin(angle)
 
 
 class PlaneMaps:
@@ -173,7 +173,7 @@ class PlaneMaps:
 
     def __init__(self, angle: Tensor, turned: int) -> None:
         self.angle, self.turned = angle, turned
-        self._numbers: tuple[Tensor, Tensor] | None = None
+        self._numbers = None if kernels.serve_angles(angle, angle) else _numbers(angle)
 
     def sync(self, x: Tensor) -> Tensor:
         return self._apply(x, False)
@@ -185,8 +185,8 @@ class PlaneMaps:
         if kernels.serve_angles(x, self.angle):
             y: Tensor = _AngleMap.apply(x, self.angle, self.turned, inverse)  # type: ignore[no-untyped-call]
             return y
-        if self._numbers is None:
-            self._numbers = torch.cos(self.angle), torch.sin(self.angle)
+        # Not kept: what is computed without gradients now may be asked for them later.
+        numbers = _numbers(self.angle) if self._numbers is None else self._numbers
         dtype = torch.float32 if x.dtype.itemsize == 2 else x.dtype
-        cos, sin = (number.to(dtype) for number in self._numbers)
+        cos, sin = (number.to(dtype) for number in numbers)
         return plane_map(x, cos, _inverse(sin, self.turned) if inverse else sin, self.turned)

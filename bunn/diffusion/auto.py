@@ -68,7 +68,7 @@ PLAIN = Machine(fields=4.0, dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
 TENSOR_CORES = Machine(fields=2.0, dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
 #: The same for features of 16 bits, which are multiplied once and not three times.
-TENSOR_CORES_16 = Machine(2.0, dense=0.0105, step=2e6, stack=1.5e7, move=30.0, reuse=1000)
+TENSOR_CORES_16 = TENSOR_CORES._replace(dense=0.0105, stack=1.5e7, move=30.0)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7

@@ -16,9 +16,8 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from bunn.calling import batched, unwatched
+from bunn.calling import batched, plain
 
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -92,12 +91,13 @@ class Factor(NamedTuple):
     """A factor of a real polynomial of ``S``: one for each real root, and for each pair of them.
 
     Args:
-        scale: The coefficient of the highest power.
         root: A root. One that is not real stands for its conjugate, too.
+        steps: Coefficients of the steps ``y = a S x + b p + c x`` that it takes: one on what is
+            multiplied, or one on that and one on its result, with ``p`` what is multiplied.
     """
 
-    scale: float
     root: complex
+    steps: tuple[tuple[float, float, float], ...]
 
 
 class Dropout(NamedTuple):
@@ -174,8 +174,7 @@ def serve_maps(x: Tensor, cos: Tensor) -> bool:
 def serve_angles(x: Tensor, angle: Tensor) -> bool:
     """Whether there is a kernel for maps with angles ``angle``, applied to features ``x``, and
     nobody is going to look at their sines and cosines."""
-    quiet = unwatched(x, angle) and forward_ad._current_level < 0
-    return quiet and serve_maps(x, angle)
+    return plain(x, angle) and serve_maps(x, angle)
 
 
 def turn_by(x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
@@ -241,13 +240,13 @@ def turn_back(grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, turned: int) ->
 def serve_chains(x: Tensor) -> bool:
     """Whether there are kernels for chains of operations on features ``x``."""
     fits = x.is_cuda and x.dtype in DTYPES and x.dim() == 2 and x.size(1) <= WIDEST
-    return fits and wanted() and unwatched() and forward_ad._current_level < 0
+    return fits and wanted() and plain()
 
 
 def serve_attention(*tensors: Tensor) -> bool:
     """Whether there are kernels for attention along edges between features ``tensors``."""
     known = all(x.is_cuda and x.dtype in DTYPES for x in tensors)
-    return known and wanted() and unwatched(*tensors) and forward_ad._current_level < 0
+    return known and wanted() and plain(*tensors)
 
 
 def product(
@@ -294,7 +293,7 @@ def heat(
         from bunn.kernels.factored import factored_heat  # noqa: PLC0415
 
         factors = cast(Sequence[Factor], polynomial)
-        degree = sum(2 if factor.root.imag else 1 for factor in factors)
+        degree = sum(len(factor.steps) for factor in factors)
         return factored_heat(x, rows, factors, before, after, _storage(x, rows, degree))
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
 

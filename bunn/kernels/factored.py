@@ -48,22 +48,21 @@ def factored_heat(
         return torch.empty_like(x, dtype=dtype)
 
     y, spare = x, None
-    for index, (scale, root) in enumerate(factors):
+    for index, (_, steps) in enumerate(factors):
         first, last = index == 0, index == len(factors) - 1
         beta = {"beta": before} if first and before is not None else {}
         gamma = after if last else None
         free = None if first else y
-        if root.imag == 0:
+        (a, _, c), *more = steps
+        if not more:
             out = place(spare, last)
-            step(y, out=out, a=scale, c=-scale * root.real, gamma=gamma, **beta)
+            step(y, out=out, a=a, c=c, gamma=gamma, **beta)
             y, spare = out, free
         else:
-            # z is kept no larger than y: float16 has no room for roots far away.
-            size, spare = 1 + abs(root.real), place(spare)
-            step(y, out=spare, a=1 / size, c=-root.real / size, **beta)
+            spare = place(spare)
+            step(y, out=spare, a=a, c=c, **beta)
             delta = {"delta": before} if beta else {}
-            a, b, c = scale * size, scale * root.imag**2, -scale * size * root.real
-            out = place(free, last)
+            (a, b, c), out = more[0], place(free, last)
             step(spare, p=y, minus=False, out=out, a=a, b=b, c=c, gamma=gamma, **delta)
             y = out
     return y

@@ -18,6 +18,17 @@ def random_bundle(n, maps="o2", d=2, b=2, seed=0):
     return FlatBundle(params, maps, d)
 
 
+@pytest.mark.parametrize("maps", MAPS)
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_look_without_gradients_leaves_them_to_later_calls(maps, context):
+    params = torch.randn(4, 2, num_map_params(maps), requires_grad=True)
+    bundle, x = FlatBundle(params, maps), torch.randn(4, 8)
+    with context():
+        bundle.desync(bundle.sync(x))
+    (gradient,) = torch.autograd.grad(bundle.sync(x).sin().sum(), params)
+    assert gradient.abs().sum() > 0
+
+
 def test_plane_maps_follow_the_convention():
     angle = 0.3
     c, s = math.cos(angle), math.sin(angle)

@@ -30,8 +30,10 @@ FEATURES = ("x", "p", "y", "out", "query", "key", "values")
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
-FLAGS = ("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA", "PER_COLUMN", "CUT")
-FLAGS = (*FLAGS, "PLACE")
+FLAGS = (
+    *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
+    *("PER_COLUMN", "CUT", "PLACE"),
+)
 
 
 def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:

@@ -6,8 +6,8 @@ import torch
 from bunn import kernels
 from bunn.diffusion import chebyshev_degree
 from bunn.diffusion.chebyshev import coefficients_for
-from bunn.diffusion.factors import factorize
-from bunn.kernels import Factor, Rows, cut_long_rows
+from bunn.diffusion.factors import build_factor, factorize
+from bunn.kernels import Rows, cut_long_rows
 from bunn.kernels.factored import factored_heat
 from tests.graphs import relative_error, zoo_kernel, zoo_laplacian
 from tests.kernels.test_walk import DEVICE, DTYPES
@@ -19,14 +19,15 @@ def graph_of(name, normalization):
     return Rows(crow, col, value, cut_long_rows(crow)), before, after
 
 
+#: Scales and roots.
 FACTORS = {
-    "linear": [Factor(0.5, 0.3)],
-    "quadratic": [Factor(0.2, -0.4 + 1.5j)],
-    "two linear": [Factor(0.5, 0.3), Factor(-1.0, -1.2)],
-    "linear, quadratic": [Factor(0.5, 0.3), Factor(0.2, -0.4 + 1.5j)],
-    "quadratic, linear": [Factor(0.2, -0.4 + 1.5j), Factor(0.5, 0.3)],
-    "two quadratic": [Factor(0.2, -0.4 + 1.5j), Factor(0.6, 0.1 + 0.2j)],
-    "all": [Factor(0.5, 0.3), Factor(0.2, -0.4 + 1.5j), Factor(0.7, -0.1), Factor(0.6, 0.1 + 1j)],
+    "linear": [(0.5, 0.3)],
+    "quadratic": [(0.2, -0.4 + 1.5j)],
+    "two linear": [(0.5, 0.3), (-1.0, -1.2)],
+    "linear, quadratic": [(0.5, 0.3), (0.2, -0.4 + 1.5j)],
+    "quadratic, linear": [(0.2, -0.4 + 1.5j), (0.5, 0.3)],
+    "two quadratic": [(0.2, -0.4 + 1.5j), (0.6, 0.1 + 0.2j)],
+    "all": [(0.5, 0.3), (0.2, -0.4 + 1.5j), (0.7, -0.1), (0.6, 0.1 + 1j)],
 }
 
 
@@ -38,7 +39,8 @@ def test_factors_of_every_kind(name, normalization, storage):
     x = torch.randn(lap.num_nodes, 3, device=DEVICE).bfloat16()
     given = x.clone()
     rows, before, after = graph_of("bipartite", normalization)
-    y = factored_heat(x, rows, FACTORS[name], before, after, storage)
+    factors = [build_factor(*factor) for factor in FACTORS[name]]
+    y = factored_heat(x, rows, factors, before, after, storage)
     walk = torch.eye(lap.num_nodes, dtype=torch.float64) - lap.dense()
     expected = x.cpu().double()
     for scale, root in FACTORS[name]:

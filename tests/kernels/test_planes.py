@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from bunn import FlatBundle, kernels
 from bunn.bundle.rotation import plane_map
@@ -101,6 +102,26 @@ def test_by_a_gradient_that_is_differentiated(served):
     for mine, theirs in zip(found[torch.float32], found[torch.float64], strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-4)
     assert served.count("turn_by") == 2
+
+
+@pytest.mark.parametrize("by_maps", [True, False])
+def test_gradients_of_many_and_their_tangents(by_maps, served):
+    """What arrives may be more than numbers: one of a batch, or with a tangent."""
+    angle, field = torch.randn(5, 3, 1, device=DEVICE), torch.randn(5, 3, 2, 2, device=DEVICE)
+    seeds, tangent = torch.randn(4, *field.shape, device=DEVICE), torch.randn_like(field)
+    leaves = [value.requires_grad_() for value in ([field, angle] if by_maps else [field])]
+    y = FlatBundle(angle, "o2").sync(field)
+
+    def back(seed: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(y, leaves, seed, retain_graph=True)
+
+    one_by_one = [torch.stack(found) for found in zip(*map(back, seeds), strict=True)]
+    for mine, theirs in zip(torch.vmap(back)(seeds), one_by_one, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    with forward_ad.dual_level():
+        found = [forward_ad.unpack_dual(g) for g in back(forward_ad.make_dual(seeds[0], tangent))]
+    for dual, expected in zip(found, back(tangent), strict=True):  # linear in the seed
+        torch.testing.assert_close(dual.tangent, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_forward_derivatives_do_without(served):
