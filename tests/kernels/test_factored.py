@@ -57,7 +57,7 @@ def test_factors_of_every_kind(name, normalization, storage):
     ("graph", "time", "dtype"),
     [
         *(("bipartite", time, dtype) for time in (0.01, 0.3, 10.0) for dtype in DTYPES),
-        ("barbell", 100.0, torch.float32),
+        ("bipartite", 100.0, torch.float32),
         ("disconnected", 1.0, torch.float32),
         ("single", 1.0, torch.bfloat16),
     ],
