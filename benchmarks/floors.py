@@ -30,7 +30,6 @@ from benchmarks.gpu_diffusion import (
 )
 from benchmarks.results import save
 from bunn import Laplacian
-from bunn.diffusion import Options, chebyshev_degree
 
 #: Bytes per second of a copy and of rows out of the cache; operations per second in 16 bits.
 COPY, CACHE, TENSOR = 4.2e12, 5.0e12, 5.6e14
@@ -39,8 +38,9 @@ COPY, CACHE, TENSOR = 4.2e12, 5.0e12, 5.6e14
 def floor(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
     """Operations, bytes, and the times that follow from them in milliseconds."""
     n, entries = lap.num_nodes, lap.num_entries
-    degree = chebyshev_degree(time, Options(1e-5).for_precision(dtype).tol)
-    compulsory = compulsory_bytes(lap, CHANNELS, factors_of(time, dtype), dtype)
+    factors = factors_of(time, dtype)
+    degree = sum(len(factor.steps) for factor in factors)
+    compulsory = compulsory_bytes(lap, CHANNELS, factors, dtype)
     gathered = degree * entries * CHANNELS * dtype.itemsize
     products = 3 if dtype == torch.float32 else 1
     return {

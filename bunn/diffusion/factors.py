@@ -80,10 +80,10 @@ def factorize(coefficients: tuple[float, ...]) -> tuple[Factor, ...] | None:
     off = product * (wanted[top] / product[top]) - wanted
     if not np.abs(off).max() <= EXACT * abs(wanted[top]):
         return None
-    *before, last = map(build_factor, scales.tolist(), roots.tolist())
+    found = list(map(build_factor, scales.tolist(), roots.tolist()))
     # Coefficients are rounded: the last factor makes up for that where the polynomial is largest.
-    rounded = np.prod([value(factor, points[top]) for factor in (*before, last)])
-    return *before, build_factor(scales[-1] * wanted[top] / rounded, last.root)
+    rounded = np.prod([value(factor, points[top]) for factor in found])
+    return *found[:-1], build_factor(scales[-1] * wanted[top] / rounded, roots[-1])
 
 
 def build_factor(scale: float, root: complex) -> Factor:
@@ -98,9 +98,9 @@ def build_factor(scale: float, root: complex) -> Factor:
     """
     shift, size = root.real, 1 + abs(root.real)
     if root.imag == 0:
-        return Factor(root, (_rounded(scale, 0.0, -scale * shift),))
+        return Factor((_rounded(scale, 0.0, -scale * shift),))
     last = _rounded(scale * size, scale * root.imag**2, -scale * size * shift)
-    return Factor(root, (_rounded(1 / size, 0.0, -shift / size), last))
+    return Factor((_rounded(1 / size, 0.0, -shift / size), last))
 
 
 def _rounded(*numbers: float) -> Any:

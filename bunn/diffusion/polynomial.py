@@ -63,6 +63,9 @@ DEGREES: dict[str, Callable[[float, float], int]] = {
 #: Bytes of one panel of columns on a CPU: three of them stay in the second-level cache of a core.
 PANEL_BYTES = 2**21
 
+#: How much of ``tol`` may be left to the rounding of the operator in float32.
+ROUNDING_SHARE = 0.75
+
 #: The degree is found from the times themselves, to meet ``tol``.
 FROM_TIME = -1
 
@@ -317,7 +320,7 @@ def polynomial_heat(
                 wide = x.double()
                 heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
                 return heated.to(x.dtype)
-            apart = apart and rounding > 0.75 * tol
+            apart = apart and rounding > ROUNDING_SHARE * tol
             tol = tol / 2 if apart else tol - rounding
         else:
             apart = apart and rounding > tol

@@ -91,12 +91,10 @@ class Factor(NamedTuple):
     """A factor of a real polynomial of ``S``: one for each real root, and for each pair of them.
 
     Args:
-        root: A root. One that is not real stands for its conjugate, too.
         steps: Coefficients of the steps ``y = a S x + b p + c x`` that it takes: one on what is
             multiplied, or one on that and one on its result, with ``p`` what is multiplied.
     """
 
-    root: complex
     steps: tuple[tuple[float, float, float], ...]
 
 
@@ -289,18 +287,16 @@ def heat(
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
     """
-    if isinstance(polynomial[0], Factor):
-        from bunn.kernels.factored import factored_heat  # noqa: PLC0415
-
-        factors = cast(Sequence[Factor], polynomial)
-        degree = sum(len(factor.steps) for factor in factors)
-        return factored_heat(x, rows, factors, before, after, _storage(x, rows, degree))
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
+    from bunn.kernels.factored import factored_heat  # noqa: PLC0415
+    from bunn.kernels.frame import Frame  # noqa: PLC0415
 
-    coefficients = cast(Sequence[float] | Tensor, polynomial)
-    storage = _storage(x, rows, len(coefficients) - 1)
-    return chebyshev_heat(x, rows, coefficients, before, after, storage)
-
-
-def _storage(x: Tensor, rows: Rows, degree: int) -> torch.dtype:
-    return x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
+    factors = cast(Sequence[Factor], polynomial) if isinstance(polynomial[0], Factor) else None
+    degree = len(polynomial) - 1
+    if factors is not None:
+        degree = sum(len(factor.steps) for factor in factors)
+    storage = x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
+    frame = Frame.of(x, rows, before, after, storage)
+    if factors is not None:
+        return factored_heat(frame, factors)
+    return chebyshev_heat(frame, cast(Sequence[float] | Tensor, polynomial))

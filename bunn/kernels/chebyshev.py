@@ -9,46 +9,27 @@ terms of the sum, :math:`T_{k-1}` and :math:`T_{k+1}`, so that every other produ
 alone; the first gathers from :math:`x` itself, and the last keeps no :math:`T_K`. The recurrence of
 Clenshaw would need no sum, but its :math:`b_k` are :math:`\sqrt t` times as large, and so are their
 errors when they are rounded to 16 bits.
-
-Where rows are taken by blocks, the recurrence is that of the random walk,
-:math:`T_k(S) = D^{1/2} T_k(P) D^{-1/2}`, whose products need no factors of the neighbours; only
-:math:`\beta x` and :math:`\gamma` have to be brought there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bunn.kernels import Rows, serve_blocks
-from bunn.kernels.blocks import walk_in_blocks, without_root
-from bunn.kernels.walk import walk
+from bunn.kernels.frame import Frame
 
 
-def chebyshev_heat(
-    x: Tensor,
-    rows: Rows,
-    coefficients: Sequence[float] | Tensor,
-    before: Tensor | None,
-    after: Tensor | None,
-    storage: torch.dtype,
-) -> Tensor:
-    """The polynomial with the given coefficients, in the type of ``x``.
+def chebyshev_heat(frame: Frame, coefficients: Sequence[float] | Tensor) -> Tensor:
+    """The polynomial with the given coefficients, in the type of the features.
 
     Args:
-        x: ``(n, width)`` contiguous features.
-        rows: The graph.
+        frame: Features and graph.
         coefficients: ``K + 1 >= 2`` numbers, or ``(K + 1, width)``.
-        before: ``(n,)`` factors of the rows of ``x``.
-        after: ``(n,)`` factors of the rows of the result.
-        storage: The type in which the ``T_k`` are kept.
     """
-    x, before, after, step = in_frame(x, rows, before, after, storage)
+    x, before, after, storage, wide, step = frame
     degree, out = len(coefficients) - 1, torch.empty_like(x)
-    wide = rows.value.dtype
     # Where features have the type of sums, the sum grows where it will be returned.
     total = out if x.dtype == wide else torch.empty_like(x, dtype=wide)
     kept = [torch.empty_like(x, dtype=storage) for _ in range(min(2, degree - 1))]
@@ -73,23 +54,3 @@ def chebyshev_heat(
             **({} if before is None or k > 1 else {("beta", "delta")[k]: before}),
         )
     return out
-
-
-def in_frame(
-    x: Tensor, rows: Rows, before: Tensor | None, after: Tensor | None, storage: torch.dtype
-) -> tuple[Tensor, Tensor | None, Tensor | None, Callable[..., None]]:
-    """Features, the factors before and after them, and a step on them, by rows or by blocks.
-
-    Args:
-        x: ``(n, width)`` contiguous features.
-        rows: The graph.
-        before: ``(n,)`` factors of the rows of ``x``.
-        after: ``(n,)`` factors of the rows of the result.
-        storage: The type in which features are kept between steps.
-    """
-    blocks = serve_blocks(x, rows, before) if storage == x.dtype else None
-    if blocks is None:
-        return x, before, after, partial(walk, rows=rows)
-    root, step = blocks.scales[0].unsqueeze(1), partial(walk_in_blocks, blocks=blocks)
-    after = root if after is None else root * after
-    return without_root(x, blocks, before), None, after, partial(step, left=blocks.scales[2])

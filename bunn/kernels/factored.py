@@ -16,29 +16,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bunn.kernels import Factor, Rows
-from bunn.kernels.chebyshev import in_frame
+from bunn.kernels import Factor
+from bunn.kernels.frame import Frame
 
 
-def factored_heat(
-    x: Tensor,
-    rows: Rows,
-    factors: Sequence[Factor],
-    before: Tensor | None,
-    after: Tensor | None,
-    storage: torch.dtype,
-) -> Tensor:
-    """The product of the given factors, in the type of ``x``.
+def factored_heat(frame: Frame, factors: Sequence[Factor]) -> Tensor:
+    """The product of the given factors, in the type of the features.
 
     Args:
-        x: ``(n, width)`` contiguous features.
-        rows: The graph.
+        frame: Features and graph.
         factors: At least one of them.
-        before: ``(n,)`` factors of the rows of ``x``.
-        after: ``(n,)`` factors of the rows of the result.
-        storage: The type in which features are kept between factors.
     """
-    x, before, after, step = in_frame(x, rows, before, after, storage)
+    x, before, after, storage, _, step = frame
 
     def place(free: Tensor | None, last: bool = False) -> Tensor:
         """Where a result goes: the last one has the type of ``x``."""
@@ -48,12 +37,12 @@ def factored_heat(
         return torch.empty_like(x, dtype=dtype)
 
     y, spare = x, None
-    for index, (_, steps) in enumerate(factors):
+    for index, factor in enumerate(factors):
         first, last = index == 0, index == len(factors) - 1
         beta = {"beta": before} if first and before is not None else {}
         gamma = after if last else None
         free = None if first else y
-        (a, _, c), *more = steps
+        (a, _, c), *more = factor.steps
         if not more:
             out = place(spare, last)
             step(y, out=out, a=a, c=c, gamma=gamma, **beta)

@@ -167,7 +167,7 @@ def taken(monkeypatch):
     monkeypatch.setattr(grouping, "REUSE", 0)
     monkeypatch.setattr(kernels, "serve", lambda x, value: value.dtype == torch.float32)
     monkeypatch.setattr("bunn.kernels.blocks.walk_in_blocks", step)
-    monkeypatch.setattr("bunn.kernels.chebyshev.walk_in_blocks", step)
+    monkeypatch.setattr("bunn.kernels.frame.walk_in_blocks", step)
     return steps
 
 

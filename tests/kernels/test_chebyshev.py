@@ -6,6 +6,7 @@ import torch
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
 from bunn.kernels import Rows, cut_long_rows
 from bunn.kernels.chebyshev import chebyshev_heat
+from bunn.kernels.frame import Frame
 from tests.graphs import relative_error, zoo_kernel, zoo_laplacian
 from tests.kernels.test_walk import DEVICE, DTYPES
 
@@ -16,7 +17,7 @@ def heated(name, normalization, x, times, degree, storage):
     table = chebyshev_coefficients(torch.as_tensor(times).double().view(-1), degree).float()
     coefficients = table.to(DEVICE) if isinstance(times, torch.Tensor) else table[:, 0].tolist()
     rows = Rows(crow, col, value, cut_long_rows(crow))
-    return chebyshev_heat(x, rows, coefficients, before, after, storage)
+    return chebyshev_heat(Frame.of(x, rows, before, after, storage), coefficients)
 
 
 @pytest.mark.parametrize("degree", range(1, 10))
@@ -34,16 +35,16 @@ def test_every_degree_adds_up_all_of_its_terms(degree):
     torch.testing.assert_close(y.cpu().double(), expected, rtol=1e-5, atol=1e-5)
 
 
+#: Graphs, times and types of features.
+CASES = [
+    *(("bipartite", time, dtype) for time in (0.3, 10.0) for dtype in DTYPES),
+    ("disconnected", 1.0, torch.float32),
+    ("single", 1.0, torch.bfloat16),
+]
+
+
 @pytest.mark.parametrize("normalization", ["rw", "sym"])
-@pytest.mark.parametrize(
-    ("graph", "time", "dtype"),
-    [
-        *(("bipartite", time, dtype) for time in (0.3, 10.0) for dtype in DTYPES),
-        ("disconnected", 1.0, torch.float32),
-        ("single", 1.0, torch.bfloat16),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("graph", "time", "dtype"), CASES, ids=str)
 def test_heat(graph, time, dtype, normalization):
     lap = zoo_laplacian(graph, normalization)
     x = torch.randn(lap.num_nodes, 4, device=DEVICE).to(dtype)

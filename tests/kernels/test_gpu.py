@@ -8,6 +8,7 @@ from bunn import Laplacian, diffuse, kernels
 from bunn.baselines.attention import AttentionEdges
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
 from bunn.kernels.chebyshev import chebyshev_heat
+from bunn.kernels.frame import Frame
 from bunn.kernels.walk import walk
 from tests.kernels.test_walk import poisoned
 
@@ -94,7 +95,8 @@ def test_heat(time, dtype):
     coefficients = chebyshev_coefficients(times, degree)[:, 0].tolist()
     before, after = lap.operator.before, lap.operator.after
     storage = dtype if degree <= kernels.NARROW_DEGREE else torch.float32
-    y = chebyshev_heat(x, lap.operator.rows, coefficients, before, after, storage)
+    frame = Frame.of(x, lap.operator.rows, before, after, storage)
+    y = chebyshev_heat(frame, coefficients)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     root = lap.degree.sqrt().double().unsqueeze(1)
     error = float((root * (y.double() - exact)).norm() / (root * x.double()).norm())
