@@ -124,6 +124,8 @@ class Training:
             :obj:`None`)
         average: The decay of a running mean of the weights, which is evaluated and kept in place of
             the last ones: at 0.99 the last hundred steps count. (default: no mean)
+        label_inputs: The share of the training labels that are inputs at a step, which predicts the
+            others: see :mod:`bunn.training.labels`. (default: labels are no inputs)
         checkpoint_seconds: Time between checkpoints. (default: ``30.0``)
     """
 
@@ -135,6 +137,7 @@ class Training:
     precision: Precision = "32"
     together: bool | None = None
     average: float | None = None
+    label_inputs: float | None = None
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -143,6 +146,11 @@ class Training:
         _at_least(self, 0, "checkpoint_seconds")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"average={self.average}; a decay is between 0 and 1, such as 0.99")
+        if self.label_inputs is not None and not 0 < self.label_inputs < 1:
+            raise ValueError(
+                f"label_inputs={self.label_inputs}; a step shows some labels and asks for the "
+                "others; use a share between 0 and 1, such as 0.5, or none"
+            )
         if self.goal is not None and math.isnan(self.goal):
             raise ValueError("goal=nan; no metric reaches it; use a number, or none")
 

@@ -29,6 +29,7 @@ from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.divergence import NonFiniteLossError, suspects
 from bunn.training.feed import Batch, Feed
+from bunn.training.labels import ShownLabels
 from bunn.training.models import MODELS
 from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
@@ -124,9 +125,12 @@ class Run:
         self.objective = Objective(dataset.task, dataset.out_channels)
         self.select_by = "train" if reported == "train" else "val"
         dtype = torch.float64 if config.training.precision == "64" else torch.float32
+        share = config.training.label_inputs
+        self.labels = None if share is None else ShownLabels(share, dataset)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.entropy)
-            self.model = build_model(config, dataset).to(self.device, dtype)
+            more = 0 if self.labels is None else self.labels.channels
+            self.model = build_model(config, dataset, more).to(self.device, dtype)
         fused = config.training.precision != "16-mixed"
         self.optimizer = build_optimizer(config.optimizer, self.model, fused)
         self.schedule = build_schedule(
@@ -204,6 +208,8 @@ class Run:
 
     def take_step(self, batch: Batch) -> Generator[Output | Gradients, Tensor, Tensor]:
         """One step of the optimiser; on a GPU it waits for nothing, so that it can be recorded."""
+        if self.labels is not None:
+            batch = self.labels.some(batch)
         output = yield Output(batch, training=True)
         loss = self.objective.loss(*batch.select(output, "train"))
         yield Gradients(loss)
@@ -234,7 +240,8 @@ class Run:
         groups = [parts] if self.feed.transductive else [(part,) for part in parts]
         for group in groups:
             for batch in self.feed.evaluation(group[0]):
-                output = yield Output(batch, training=False)
+                seen = batch if self.labels is None else self.labels.all(batch)
+                output = yield Output(seen, training=False)
                 for part in group:
                     selected = batch.select(output, part)
                     self._metrics[part].update(*self.objective.prepared(*selected))
@@ -320,14 +327,14 @@ class Run:
         self.evaluations = evaluations
 
 
-def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
-    """The model of an experiment, for the sizes of its dataset."""
+def build_model(config: Config, dataset: GraphDataset, more_channels: int = 0) -> nn.Module:
+    """The model of an experiment, for the sizes of its dataset and more inputs."""
     encoder = None
     if dataset.encoder is not None:
         encoder = dataset.encoder(config.model.hidden_channels)
     return MODELS[config.architecture].build(
         config.model,
-        dataset.in_channels,
+        dataset.in_channels + more_channels,
         dataset.out_channels,
         pooling="mean" if dataset.task.level == "graph" else None,
         pe_channels=config.encoding.channels,
