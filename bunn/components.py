@@ -19,12 +19,15 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bunn.kernels import Tiles
 from bunn.operator import for_keeps
 
 #: Components are stacked where their sizes, over this, are rounded up to the same number.
 SIMILAR = 32
 #: Tensor cores are fed 16 bytes at a time: sizes are filled up to a multiple of this.
 ALIGNED = 8
+#: Rows of a component that a kernel multiplies together.
+TOGETHER = 64
 
 
 def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
@@ -111,6 +114,12 @@ class Blocks:
         with for_keeps():
             return Merged.of(self)
 
+    @cached_property
+    def tiles(self) -> Tiles:
+        """Matrices of components, filled up as in :attr:`merged`, as a kernel finds them."""
+        with for_keeps():
+            return tiles_of(self)
+
     def split(self, x: Tensor) -> list[Tensor]:
         """``x: (n, c)`` as one ``(m, s, c)`` stack per component size."""
         if len(self.shapes) == 1 and self.shapes[0][0] == 1:
@@ -185,13 +194,18 @@ class Merged:
         if self.whole:
             return [pad(x, (0, 0, 0, self.shapes[0][1] - x.size(0))).unsqueeze(0)]
         pieces = pad(x, (0, 0, 0, 1))[self.index].split([m * s for m, s in self.shapes])
-        return [piece.unflatten(0, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        shaped = zip(pieces, self.shapes, strict=True)
+        return [piece.reshape(*shape, x.size(1)) for piece, shape in shaped]
 
     def join(self, stacks: Sequence[Tensor]) -> Tensor:
         """The inverse of :meth:`split`."""
         if self.whole:
             return stacks[0][0, : self.place.numel()]
-        return torch.cat([stack.flatten(0, 1) for stack in stacks])[self.place]
+        rows = [
+            stack.reshape(m * s, stack.size(2))
+            for stack, (m, s) in zip(stacks, self.shapes, strict=True)
+        ]
+        return torch.cat(rows)[self.place]
 
     def fill(self, stacks: Sequence[Tensor]) -> list[Tensor]:
         """``(m, s, ...)`` for every size of a component as ``(M, S, ...)``, all but the first
@@ -206,3 +220,18 @@ class Merged:
             ]
             found.append(torch.cat(filled))
         return found
+
+
+def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:
+    """The rows of all components, the largest of which are taken first."""
+    device = blocks.order.device
+    count, size = torch.tensor(blocks.shapes, device=device).unbind(1)
+    stacked, side = torch.tensor(blocks.merged.shapes, device=device).unbind(1)
+    sizes, sides = torch.repeat_interleave(size, count), torch.repeat_interleave(side, stacked)
+    squares, parts = sides.square(), (sizes + rows - 1) // rows
+    owner = torch.repeat_interleave(torch.arange(sizes.numel(), device=device), parts)
+    part = torch.arange(owner.numel(), device=device) - (parts.cumsum(0) - parts)[owner]
+    begin, first = squares.cumsum(0) - squares, sizes.cumsum(0) - sizes
+    places = torch.stack((begin // ALIGNED**2, sides // ALIGNED, first, sizes), 1)
+    table = torch.cat((places[owner], part.unsqueeze(1)), 1).flip(0)
+    return Tiles(table.to(torch.int32).contiguous(), blocks.order.to(torch.int32), rows)

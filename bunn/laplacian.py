@@ -123,7 +123,7 @@ class Laplacian:
         #: Those that have been computed.
         self.eigenpairs = Eigenpairs()
         #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.
-        self.kernels: OrderedDict[tuple[float, int, torch.dtype], tuple[Any, ...]] = OrderedDict()
+        self.kernels: OrderedDict[tuple[float, int, torch.dtype], Any] = OrderedDict()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
 

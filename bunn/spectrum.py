@@ -54,7 +54,7 @@ class Eigenpairs:
         #: All of them by component, if they have been computed.
         self.blocks: BlockSpectrum | None = None
         #: The same by the type of the features: bunn.diffusion.spectral.
-        self.bases: dict[torch.dtype, tuple[list[Any], list[Tensor]]] = {}
+        self.bases: dict[torch.dtype, Any] = {}
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
 
     @property

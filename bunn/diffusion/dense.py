@@ -3,7 +3,8 @@
 The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time it is paid for once.
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
 dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`. On a GPU the products
-are those of :mod:`bunn.diffusion.products`, on its tensor cores, to the digits of the features.
+are those of :mod:`bunn.diffusion.products`, on its tensor cores, to the digits of the features;
+small components are multiplied where they lie (:mod:`bunn.diffusion.blockwise`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels as device_kernels
+from bunn.diffusion.blockwise import BlockMatrix, block_product
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
@@ -30,11 +32,20 @@ KERNEL_ENTRIES = 2**25
 FORMED_ENTRIES = 2**27
 
 Stack = Tensor | SplitMatrix
+#: One stack for every size of a component, or one matrix for all.
+Kernel = tuple[Stack, ...] | BlockMatrix
 
 
 def on_tensor_cores(lap: Laplacian) -> bool:
     """Whether kernels are kept in 16 bits, in one part or in two."""
     return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
+
+
+def in_place(lap: Laplacian) -> bool:
+    """Whether components are multiplied where they lie: several ones, all of them small."""
+    if not on_tensor_cores(lap) or lap.blocks.largest == lap.num_nodes:
+        return False
+    return device_kernels.serve_components(lap.operator.value, lap.blocks.largest)
 
 
 def kernel_bytes(lap: Laplacian) -> int:
@@ -78,21 +89,22 @@ def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.itemsize == 2 and on_tensor_cores(lap) else lap.dtype
 
 
-def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> tuple[Stack, ...]:
-    """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size; cached."""
+def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kernel:
+    """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size or all in one; cached."""
     kernels, key = lap.kernels, (time, chebyshev_degree(time, tol), storage(lap, dtype))
     if key in kernels:
         kernels.move_to_end(key)
-        return handed_out(kernels[key])
-    kernels[key] = _form(lap, *key)
-    room = kernel_bytes(lap)
-    while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
-        kernels.popitem(last=False)
-    return handed_out(kernels[key])
+    else:
+        kernels[key] = _form(lap, *key)
+        room = kernel_bytes(lap)
+        while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
+            kernels.popitem(last=False)
+    found: Kernel = handed_out(kernels[key])
+    return found
 
 
 @for_keeps()
-def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> tuple[Stack, ...]:
+def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kernel:
     """All blocks at once: column ``j`` lets heat out of the ``j``-th node of every component."""
     blocks, polynomial = lap.blocks, Polynomial("chebyshev", degree, 0.0, time)
     local = blocks.local.unsqueeze(1)
@@ -107,12 +119,16 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> tuple
             stack[:, :, first:end] = part[:, :, : max(0, end - first)]
     if not on_tensor_cores(lap):
         return tuple(stacks)
+    if in_place(lap):
+        return BlockMatrix.of(stacks, blocks, dtype)
     return tuple(SplitMatrix.of(stack, dtype) for stack in blocks.merged.fill(stacks))
 
 
-def _apply(stacks: tuple[Stack, ...], lap: Laplacian, x: Tensor) -> Tensor:
+def _apply(kernel: Kernel, lap: Laplacian, x: Tensor) -> Tensor:
+    if isinstance(kernel, BlockMatrix):
+        return block_product(kernel, x)
     blocks = lap.blocks.merged if on_tensor_cores(lap) else lap.blocks
-    products = [_product(h, f) for h, f in zip(stacks, blocks.split(x), strict=True)]
+    products = [_product(h, f) for h, f in zip(kernel, blocks.split(x), strict=True)]
     return blocks.join(products).to(x.dtype)
 
 
@@ -122,7 +138,8 @@ def _product(stack: Stack, field: Tensor) -> Tensor:
     return stack @ field.to(stack.dtype)
 
 
-def _bytes(stacks: tuple[Stack, ...]) -> int:
+def _bytes(kernel: Kernel) -> int:
+    stacks = (kernel.entries,) if isinstance(kernel, BlockMatrix) else kernel
     whole = [stack if isinstance(stack, SplitMatrix) else (stack,) for stack in stacks]
     parts = [part for parts in whole for part in parts if part is not None]
     return sum(part.numel() * part.element_size() for part in parts)

@@ -6,7 +6,8 @@ r"""Heat from eigenpairs: Algorithm 2 of the paper.
 with eigenpairs of :math:`I - S` (the paper's :math:`\phi\phi^\top`, without the degrees, is right
 for the symmetric Laplacian). With all eigenpairs it is exact; with the lowest :math:`k` it is off
 by :math:`e^{-t\lambda_{k+1}}`, which is checked. All eigenvectors of all components are two batched
-products, on a GPU by its tensor cores (:mod:`bunn.diffusion.products`).
+products, on a GPU by its tensor cores (:mod:`bunn.diffusion.products`), or two passes over small
+components where they lie (:mod:`bunn.diffusion.blockwise`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import math
 import torch
 from torch import Tensor
 
-from bunn.diffusion.dense import on_tensor_cores, storage
+from bunn.diffusion.blockwise import Basis, basis_heat, decay_factors
+from bunn.diffusion.dense import in_place, on_tensor_cores, storage
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.products import SplitMatrix, split_product
 from bunn.keeping import handed_out
@@ -33,14 +35,17 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     Too few eigenpairs for ``tol`` are an error; ``tol=inf`` accepts any truncation, as the
     authors' code does.
     """
+    known = lap.known_block_spectrum is not None
+    whole = options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE)
+    if whole and not torch.compiler.is_compiling() and in_place(lap):
+        return basis_heat(x, time.value, _basis(lap, x.dtype))
     root = lap.operator.before
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
-    known = lap.known_block_spectrum is not None
-    if options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE):
+    if whole:
         y = _all_blocks(z, lap, time, storage(lap, x.dtype))
     else:
         values, vectors = _eigenpairs(lap, time, options)
-        y = vectors @ (_decay(values, time) * (vectors.T @ z))
+        y = vectors @ (decay_factors(values, time.value) * (vectors.T @ z))
     return (y if root is None else y / root).to(x.dtype)
 
 
@@ -48,10 +53,12 @@ def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Te
     if on_tensor_cores(lap) and not torch.compiler.is_compiling():
         blocks = lap.blocks.merged
         parts = zip(*_bases(lap, dtype), blocks.split(z.to(dtype)), strict=True)
-        return blocks.join([_heated(basis, _decay(at, time), f) for basis, at, f in parts])
+        return blocks.join(
+            [_heated(basis, decay_factors(at, time.value), f) for basis, at, f in parts]
+        )
     spectrum = lap.block_spectrum()
     stacks = [
-        vectors @ (_decay(values, time) * (vectors.mT @ stack))
+        vectors @ (decay_factors(values, time.value) * (vectors.mT @ stack))
         for values, vectors, stack in zip(
             spectrum.values, spectrum.vectors, lap.blocks.split(z), strict=True
         )
@@ -72,14 +79,20 @@ def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[SplitMatrix], list[
         spectrum, fill = lap.block_spectrum(), lap.blocks.merged.fill
         vectors = [SplitMatrix.of(stack, dtype) for stack in fill(spectrum.vectors)]
         lap.eigenpairs.bases[dtype] = (vectors, fill(spectrum.values))
-    return handed_out(lap.eigenpairs.bases[dtype])
+    found: tuple[list[SplitMatrix], list[Tensor]] = handed_out(lap.eigenpairs.bases[dtype])
+    return found
 
 
-def _decay(values: Tensor, time: Time) -> Tensor:
-    """``exp(-t lambda)``: ``(..., k, 1)`` for one time, ``(..., k, c)`` for one per column."""
-    if not isinstance(time.value, Tensor):
-        return torch.exp(-time.value * values).unsqueeze(-1)
-    return torch.exp(-values.unsqueeze(-1) * time.value.to(values.dtype))
+@for_keeps()
+def _basis(lap: Laplacian, dtype: torch.dtype) -> Basis:
+    """The same for components that are multiplied where they lie; cached."""
+    if dtype not in lap.eigenpairs.bases:
+        values, vectors = lap.block_spectrum()
+        lap.eigenpairs.bases[dtype] = Basis.of(
+            values, vectors, lap.operator.before, lap.blocks, dtype
+        )
+    found: Basis = handed_out(lap.eigenpairs.bases[dtype])
+    return found
 
 
 def _eigenpairs(lap: Laplacian, time: Time, options: Options) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,5 @@
-"""Triton kernels behind heat, the mean of neighbours, the maps of planes and attention along edges,
-for CUDA devices.
+"""Triton kernels behind heat, the mean of neighbours, products with a matrix for every component,
+the maps of planes and attention along edges, for CUDA devices.
 
 They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
 way that torch offers. Sums are formed in float32, or in float64 for features in float64.
@@ -31,6 +31,8 @@ LONG = 256
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.
 NARROWEST = 64
+#: Nodes of the largest component whose matrix is multiplied where the component lies.
+LARGEST = 1024
 
 
 class Blocks(NamedTuple):
@@ -71,6 +73,34 @@ class Rows(NamedTuple):
     value: Tensor
     segments: Tensor | None
     blocks: Blocks | None = None
+
+
+class Tiles(NamedTuple):
+    """Square matrices, one for every component, cut into rows that are multiplied together.
+
+    Args:
+        table: ``(t, 5)`` int32: where the matrix begins, over 64; its side, over 8, with what it is
+            filled up with; where the nodes of the component begin in ``order``; how many they are;
+            and the first of the rows, over ``rows``.
+        order: ``(n,)`` int32 the nodes, by component.
+        rows: How many rows are taken together.
+    """
+
+    table: Tensor
+    order: Tensor
+    rows: int
+
+
+class Decay(NamedTuple):
+    """Factors ``exp(-t_j lambda_i)`` of the rows and columns of a product.
+
+    Args:
+        values: ``(n,)`` float32.
+        times: One number, or ``(c,)`` float32.
+    """
+
+    values: Tensor
+    times: float | Tensor
 
 
 class Listing(NamedTuple):
@@ -241,6 +271,13 @@ def serve_chains(x: Tensor) -> bool:
     return fits and wanted() and plain()
 
 
+def serve_components(value: Tensor, largest: int) -> bool:
+    """Whether matrices of components are multiplied where these lie, for an operator with entries
+    ``value`` whose largest component has so many nodes."""
+    fits = value.is_cuda and value.dtype == torch.float32 and largest <= LARGEST
+    return fits and wanted()
+
+
 def serve_attention(*tensors: Tensor) -> bool:
     """Whether there are kernels for attention along edges between features ``tensors``."""
     known = all(x.is_cuda and x.dtype in DTYPES for x in tensors)
@@ -300,3 +337,41 @@ def heat(
     if factors is not None:
         return factored_heat(frame, factors)
     return chebyshev_heat(frame, cast(Sequence[float] | Tensor, polynomial))
+
+
+def multiply_components(
+    x: Tensor, matrices: Tensor, tiles: Tiles, transposed: bool, decay: Decay | None = None
+) -> Tensor:
+    """``M_i x_i`` for the rows ``x_i`` of every component, times ``decay``.
+
+    Args:
+        x: ``(n, c)`` features, in float32 or 16 bits.
+        matrices: The entries of all ``M_i``, one after the other, in the type of ``x``.
+        tiles: Where they are.
+        transposed: Whether their transposes are meant.
+        decay: What the result is multiplied with.
+    """
+    from bunn.kernels.grouped import multiply_grouped  # noqa: PLC0415
+
+    return multiply_grouped(x, matrices, tiles, transposed, decay)
+
+
+def multiply_components_back(
+    x: Tensor, matrices: Tensor, tiles: Tiles, transposed: bool, decay: Decay, other: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same and its sums with others, ``-sum_i lambda_i other_ij (M x)_ij``, before the decay.
+
+    Args:
+        x: As there, like what follows.
+        matrices: The entries of all matrices.
+        tiles: Where they are.
+        transposed: Whether their transposes are meant.
+        decay: What the product is multiplied with.
+        other: ``(n, c)`` in the type of ``x``.
+
+    Returns:
+        ``(n, c)`` the product and ``(c,)`` float32 sums.
+    """
+    from bunn.kernels.grouped import multiply_grouped_back  # noqa: PLC0415
+
+    return multiply_grouped_back(x, matrices, tiles, transposed, decay, other)

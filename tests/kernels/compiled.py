@@ -13,7 +13,9 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bunn.kernels import bits, heads, steps
+from bunn.components import TOGETHER
+from bunn.kernels import bits, heads, squares, steps
+from bunn.kernels.grouped import NARROW, WIDE
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -24,15 +26,18 @@ TYPES = {
     **dict.fromkeys(("a", "b", "c", "alpha"), "fp32"),
     **dict.fromkeys(("weight", "scores", "grad"), "*fp32"),
     **dict.fromkeys(("source", "target", "pointer", "other", "place"), "*i64"),
+    **dict.fromkeys(("eigenvalues", "times", "sums"), "*fp32"),
+    **dict.fromkeys(("tiles", "order"), "*i32"),
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
-FEATURES = ("x", "p", "y", "out", "query", "key", "values")
+FEATURES = ("x", "p", "y", "out", "query", "key", "values", "matrices", "found")
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
+OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "SUMS"}
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
-    *("PER_COLUMN", "CUT", "PLACE"),
+    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS"),
 )
 
 
@@ -87,6 +92,11 @@ def main() -> None:
         show(heads.multiply_ends, "", dtype, **tile)
         for on in ("", "PLACE"):
             show(heads.add_neighbours, on, dtype, **tile)
+    for dtype, tiling in (("bf16", NARROW), ("fp32", WIDE)):
+        tile = {"PRECISION": tiling.precision, "ROWS": TOGETHER, "CHUNK": tiling.chunk}
+        tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
+        for on in ("", "TRANSPOSED DECAY PER_COLUMN", "TRANSPOSED DECAY PER_COLUMN SUMS"):
+            show(squares.multiply_squares, on, dtype, tiling.warps, **tile)
 
 
 if __name__ == "__main__":

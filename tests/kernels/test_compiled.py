@@ -49,3 +49,14 @@ def test_ends_of_edges_are_read_sixteen_bytes_at_a_time_and_nothing_is_spilled(c
     for kernel in kernels:
         assert kernel["ptx"].count("ld.global.v4") >= 4, kernel["name"]
         assert kernel["stack"] == 0, kernel["name"]
+
+
+@pytest.mark.slow
+def test_components_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compiled):
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith("multiply_squares")]
+    assert len(kernels) == 6
+    for kernel in kernels:
+        ptx = kernel["ptx"]
+        assert "wgmma.mma_async" in ptx, kernel["name"]
+        assert ptx.count("cp.async.cg.shared.global") >= 4, kernel["name"]  # 16 bytes at a time
+        assert kernel["stack"] == 0, kernel["name"]

@@ -7,6 +7,7 @@ from torch import Tensor
 from bunn import Laplacian, diffuse, kernels
 from bunn.baselines.attention import AttentionEdges
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
+from bunn.diffusion.dense import in_place
 from bunn.kernels.chebyshev import chebyshev_heat
 from bunn.kernels.frame import Frame
 from bunn.kernels.walk import walk
@@ -142,3 +143,28 @@ def test_attention_along_edges(dtype):
         assert torch.equal(once, again)
         tolerance = 1e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
         assert float(((once - exact).norm() / exact.norm()).detach()) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("method", ["dense", "spectral"])
+def test_batches_of_small_graphs(method, dtype):
+    sizes = torch.randint(1, 250, (40,)).tolist()
+    ends = torch.cat([torch.arange(s - 1) + sum(sizes[:i]) for i, s in enumerate(sizes)])
+    nodes = torch.randperm(sum(sizes))
+    edge_index = nodes[torch.stack((torch.cat((ends, ends + 1)), torch.cat((ends + 1, ends))))]
+    lap = Laplacian(edge_index, num_nodes=nodes.numel()).to("cuda", torch.float32)
+    assert in_place(lap)
+    x = torch.randn(nodes.numel(), 100, device="cuda").to(dtype).requires_grad_()
+    time: float | torch.Tensor = 2.0
+    if method == "spectral":
+        time = torch.linspace(0.1, 4, 100, device="cuda", requires_grad=True)
+    leaves = [x, time] if isinstance(time, torch.Tensor) else [x]
+    seed = torch.randn_like(x)
+    y = diffuse(x, lap, time, method=method)
+    grads = torch.autograd.grad(y, leaves, seed)
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    exact = diffuse(wide[0], lap, *(wide[1:] or [time]), method="chebyshev", tol=1e-12)
+    expected = torch.autograd.grad(exact, wide, seed.double())
+    for mine, theirs in zip((y, *grads), (exact, *expected), strict=True):
+        error = float(((mine - theirs).norm() / theirs.norm()).detach())
+        assert error <= (2e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps)
