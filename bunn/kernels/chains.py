@@ -11,6 +11,7 @@ instead of being stored; a CUDA graph that draws its seeds drops others in every
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -37,9 +38,11 @@ class Normed(NamedTuple):
     scale: Tensor
 
 
-def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
-    """``act(dropout(x + bias))`` for contiguous ``x: (n, c)``."""
-    out = torch.empty_like(x)
+def activate_rows(
+    x: Tensor, bias: Tensor | None, dropout: Dropout, act: str, out: Tensor | None = None
+) -> Tensor:
+    """``act(dropout(x + bias))`` for contiguous ``x: (n, c)``, in ``out`` if that is given."""
+    out = torch.empty_like(x) if out is None else out
     rows, width = _tile(x.size(1))
     if x.numel() > 0:
         launch(
@@ -54,13 +57,27 @@ def activate_rows(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) ->
 
 
 def activate_rows_back(
-    grad: Tensor, x: Tensor, bias: Tensor | None, dropout: Dropout, act: str
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients of :func:`activate_rows` by ``x`` and ``bias``."""
-    grad_x = torch.empty_like(x)
+    grad: Tensor,
+    x: Tensor,
+    bias: Tensor | None,
+    dropout: Dropout,
+    act: str,
+    grad_x: Tensor,
+    sums: Tensor | None,
+) -> None:
+    """The gradients of :func:`activate_rows`.
+
+    Args:
+        grad: That of the result.
+        x: As there, like what follows.
+        bias: As there.
+        dropout: As there.
+        act: As there.
+        grad_x: Where that by ``x`` goes.
+        sums: Where that by the bias goes, if there is one: :func:`partial_sums` of one.
+    """
     rows, width = _tile(x.size(1))
     programs, turns = _turns(x.size(0), rows)
-    sums = None if bias is None else x.new_empty(programs, x.size(1), dtype=torch.float32)
     if x.size(1) > 0:  # without rows, the sums are zero
         launch(
             activate_back,
@@ -73,7 +90,6 @@ def activate_rows_back(
             **{"BIAS": bias is not None, "DROP": dropout.rate > 0, "ACT": act},
             **{"ROWS": rows, "WIDTH": width, "STAGES": _stages(width)},
         )
-    return grad_x, None if sums is None else _add_up(sums[None])[0]
 
 
 def add_and_norm_rows(
@@ -85,10 +101,12 @@ def add_and_norm_rows(
     eps: float,
     dropout: Dropout,
     normed: Tensor,
+    stream: Tensor | None = None,
 ) -> Normed:
-    """``s = x + dropout(branch + bias)``, without a branch ``x``, and its LayerNorm in ``normed``,
-    whose rows may lie apart."""
-    stream = x if branch is None else torch.empty_like(x)
+    """``s = x + dropout(branch + bias)``, without a branch ``x``, in ``stream`` if that is given,
+    which may be ``x``; and its LayerNorm in ``normed``, whose rows may lie apart."""
+    if branch is None or stream is None:
+        stream = x if branch is None else torch.empty_like(x)
     mean, scale = x.new_empty(2, x.size(0), dtype=torch.float32).unbind(0)
     rows, width = _tile(x.size(1))
     if x.numel() > 0:
@@ -115,8 +133,9 @@ def add_and_norm_rows_back(
     scale: Tensor,
     weight: Tensor,
     dropout: Dropout,
-    branch: torch.dtype | None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+    grad_branch: Tensor | None,
+    sums: Tensor,
+) -> Tensor:
     """The gradients of :func:`add_and_norm_rows`.
 
     Args:
@@ -128,18 +147,16 @@ def add_and_norm_rows_back(
         scale: Of its rows.
         weight: Of the LayerNorm.
         dropout: As in the forward pass.
-        branch: The type of the branch, if there is one.
+        grad_branch: Where that by the branch goes, if there is one.
+        sums: Where those by the weight, the shift and, with a branch, the bias go:
+            :func:`partial_sums` of three.
 
     Returns:
-        The gradients by ``x`` and by the branch, and ``(3, c)`` those of the weight, the shift and
-        the bias, if there is one.
+        The gradient by ``x``.
     """
     grad_x = torch.empty_like(stream)
-    grad_branch = None if branch is None else torch.empty_like(stream, dtype=branch)
     rows, width = _tile(stream.size(1))
     programs, turns = _turns(stream.size(0), rows)
-    count = 2 if branch is None else 3
-    sums = stream.new_empty(count, programs, stream.size(1), dtype=torch.float32)
     if stream.size(1) > 0:
         launch(
             add_and_norm_back,
@@ -151,18 +168,24 @@ def add_and_norm_rows_back(
             ),
             _warps(width),
             **{"STREAM": grad_stream is not None, "MORE": more is not None},
-            **{"BRANCH": branch is not None, "DROP": dropout.rate > 0},
+            **{"BRANCH": grad_branch is not None, "DROP": dropout.rate > 0},
             **{"ROWS": rows, "WIDTH": width, "STAGES": _stages(width)},
         )
-    return grad_x, grad_branch, _add_up(sums)
+    return grad_x
 
 
-def _add_up(sums: Tensor) -> Tensor:
-    """``sums.sum(1)``, which takes torch several times as long."""
-    count, num_parts, width = sums.shape
-    out = sums.new_empty(count, width)
+def partial_sums(x: Tensor, *count: int) -> Tensor:
+    """``(*count, parts, c)`` where backward passes over ``x: (n, c)`` leave sums of its rows."""
+    programs, _ = _turns(x.size(0), _tile(x.size(1))[0])
+    return x.new_empty(*count, programs, x.size(1), dtype=torch.float32)
+
+
+def add_up_parts(sums: Tensor) -> Tensor:
+    """``sums.sum(-2)``, which takes torch several times as long."""
+    *count, num_parts, width = sums.shape
+    out = sums.new_empty(*count, width)
     if out.numel() > 0:
-        grid = (parts(width, SUM_WIDTH), count)
+        grid = (parts(width, SUM_WIDTH), math.prod(count))
         tile = {"AT_ONCE": SUM_AT_ONCE, "WIDTH": SUM_WIDTH}
         launch(add_up, grid, (sums, out, num_parts, width), SUM_WARPS, **tile)
     return out

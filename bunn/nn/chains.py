@@ -17,7 +17,7 @@ from bunn.operator import SymmetricOperator, random_walk
 
 #: Activations that kernels know.
 ACTS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu", nn.Identity: "none"}
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
     "none": lambda x: x,
@@ -31,7 +31,7 @@ def act_name(act: nn.Module) -> str | None:
     return ACTS.get(type(act))
 
 
-def _passes() -> Any:
+def passes() -> Any:
     """The kernels, which are there where Triton is."""
     from bunn.kernels import chains  # noqa: PLC0415
 
@@ -71,7 +71,7 @@ class _Activate(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tensor:
         ctx.dropout, ctx.act = dropout, act
         ctx.save_for_backward(x, bias)
-        y: Tensor = _passes().activate_rows(x, bias, dropout, act)
+        y: Tensor = passes().activate_rows(x, bias, dropout, act)
         return y
 
     @staticmethod
@@ -81,13 +81,13 @@ class _Activate(torch.autograd.Function):
 
             def again(x: Tensor, bias: Tensor | None) -> tuple[Tensor]:
                 number = x.float() if bias is None else x.float() + bias
-                return (_PLAIN[ctx.act](number * _mask(x, ctx.dropout)).to(x.dtype),)
+                return (PLAIN[ctx.act](number * kept_of(x, ctx.dropout)).to(x.dtype),)
 
-            return *_differentiate(again, (x, bias), (grad,)), None, None
-        by_x, by_bias = _passes().activate_rows_back(
-            grad.contiguous(), x, bias, ctx.dropout, ctx.act
-        )
-        return by_x, by_bias, None, None
+            return *differentiate(again, (x, bias), (grad,)), None, None
+        rows, by_x = passes(), torch.empty_like(x)
+        sums = None if bias is None else rows.partial_sums(x)
+        rows.activate_rows_back(grad.contiguous(), x, bias, ctx.dropout, ctx.act, by_x, sums)
+        return by_x, None if sums is None else rows.add_up_parts(sums), None, None
 
 
 class _AddAndNorm(torch.autograd.Function):
@@ -109,9 +109,9 @@ class _AddAndNorm(torch.autograd.Function):
         n, width = x.shape
         out = torch.empty(n, width if mean is None else 2 * width, dtype=dtype, device=x.device)
         normed = out[:, :width]
-        found = _passes().add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
+        found = passes().add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
         if mean is not None:
-            _product(normed, mean, out[:, width:])
+            product(normed, mean, out[:, width:])
         ctx.set_materialize_grads(False)
         ctx.eps, ctx.dropout, ctx.dtype, ctx.mean = eps, dropout, dtype, mean
         stream = None if branch is None else found.stream
@@ -128,7 +128,7 @@ class _AddAndNorm(torch.autograd.Function):
                 x: Tensor, branch: Tensor | None, bias: Tensor | None, *norm: Tensor
             ) -> tuple[Tensor, Tensor]:
                 if branch is not None and bias is not None:
-                    part = (branch.float() + bias) * _mask(branch, ctx.dropout)
+                    part = (branch.float() + bias) * kept_of(branch, ctx.dropout)
                     x = (x + part).to(x.dtype)
                 weight, shift = (value.float() for value in norm)
                 out = F.layer_norm(x.float(), weight.shape, weight, shift, ctx.eps).to(ctx.dtype)
@@ -136,35 +136,37 @@ class _AddAndNorm(torch.autograd.Function):
                     out = torch.cat((out, random_walk(out, ctx.mean)), dim=-1)
                 return x, out
 
-            return *_differentiate(again, inputs, grads), *nothing
+            return *differentiate(again, inputs, grads), *nothing
         by_stream, by_out = (None if grad is None else grad.contiguous() for grad in grads)
         width, more = x.size(1), None
         if by_out is None:
             by_out = x.new_zeros(x.size(0), width if ctx.mean is None else 2 * width)
         if ctx.mean is not None:
             more = torch.empty(x.shape, dtype=by_out.dtype, device=x.device)
-            _product(by_out[:, width:], ctx.mean.adjoint, more)
-        by_x, by_branch, sums = _passes().add_and_norm_rows_back(
+            product(by_out[:, width:], ctx.mean.adjoint, more)
+        rows, by_branch = passes(), None if branch is None else torch.empty_like(branch)
+        sums = rows.partial_sums(x, 2 if branch is None else 3)
+        by_x = rows.add_and_norm_rows_back(
             *(by_stream, by_out[:, :width], more),
             *(x if stream is None else stream, average, scale, weight, ctx.dropout),
-            None if branch is None else branch.dtype,
+            *(by_branch, sums),
         )
-        by_bias = None if branch is None else sums[2]
-        return by_x, by_branch, by_bias, sums[0], sums[1], *nothing
+        by_weight, by_shift, *by_bias = rows.add_up_parts(sums)
+        return by_x, by_branch, *(by_bias or (None,)), by_weight, by_shift, *nothing
 
 
-def _product(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
+def product(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
     kernels.product(x, out, operator.rows, operator.before, operator.after)
 
 
-def _mask(x: Tensor, dropout: Dropout) -> Tensor:
+def kept_of(x: Tensor, dropout: Dropout) -> Tensor:
     """What is kept, to be multiplied with."""
     ones = torch.ones(x.shape, device=x.device)
-    mask: Tensor = _passes().activate_rows(ones, None, dropout, "none")
+    mask: Tensor = passes().activate_rows(ones, None, dropout, "none")
     return mask
 
 
-def _differentiate(
+def differentiate(
     function: Callable[..., tuple[Tensor, ...]],
     inputs: Sequence[Tensor | None],
     grads: Sequence[Tensor | None],
@@ -196,16 +198,16 @@ class _CastTogether(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return _cast(tensors, [dtype] * len(tensors))
+        return cast_all(tensors, [dtype] * len(tensors))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() or any(map(batched, grads)):
             return None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes, strict=True))
-        return None, *_cast(grads, ctx.dtypes)
+        return None, *cast_all(grads, ctx.dtypes)
 
 
-def _cast(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+def cast_all(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
     pairs = zip(tensors, dtypes, strict=True)
     found = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in pairs]
     torch._foreach_copy_(found, list(tensors))

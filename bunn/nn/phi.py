@@ -6,12 +6,11 @@ Any module called as ``phi(x, edge_index)`` will do; these are the paper's. They
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
@@ -19,19 +18,9 @@ from torch_geometric.nn.resolver import activation_resolver
 from bunn import kernels
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
-from bunn.nn.chains import (
-    NOTHING,
-    Noise,
-    Stage,
-    activate,
-    add_and_norm,
-    cast_together,
-    feed_forward,
-    is_plain_norm,
-    may_be_fused,
-    stages_of,
-)
+from bunn.nn.chains import Stage, feed_forward, is_plain_norm, may_be_fused, stages_of
 from bunn.nn.precision import as_factor, factor_dtype
+from bunn.nn.residual import residual_blocks
 from bunn.sharing import laplacian_of
 
 PhiFactory = Callable[[int, int], nn.Module]
@@ -172,7 +161,10 @@ class SAGEPhi(PhiNetwork):
         x = feed_forward(self.lin_in, x)
         chains = self._chains() if kernels.serve_chains(x) and lap.num_entries < 2**31 else None
         if chains is not None:
-            return self._in_few_passes(x, lap, chains)
+            norms = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
+            mean = lap.matching(x).aggregation("mean")
+            z = residual_blocks(x, norms, chains, mean, factor_dtype(x))
+            return cast(Tensor, self.lin_out[1](z))
         for norm, update in zip(self.norms, self.updates, strict=True):
             z = as_factor(norm(x))
             x = x + update(torch.cat((z, lap.aggregate(z, "mean")), dim=-1))
@@ -187,27 +179,8 @@ class SAGEPhi(PhiNetwork):
             return None
         pairs = [(enter, leave) for enter, leave in stages]
         plain = all(leave.act == "none" and leave.linear.bias is not None for _, leave in pairs)
-        return pairs if plain else None
-
-    def _in_few_passes(
-        self, x: Tensor, lap: Laplacian, chains: Sequence[tuple[Stage, Stage]]
-    ) -> Tensor:
-        """The same, everything between two products in one pass over the features."""
-        noise, dtype = Noise(2 * len(chains), x), factor_dtype(x)
-        first, *rest = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
-        mean = lap.matching(x).aggregation("mean")
-        weights = cast_together([stage.linear.weight for pair in chains for stage in pair], dtype)
-        x, z = add_and_norm(x, None, None, first, NOTHING, dtype, mean if rest else None)
-        for (enter, leave), norm, *maps in zip(
-            chains, rest, weights[::2], weights[1::2], strict=True
-        ):
-            dropout = noise.dropout(enter.dropout)
-            h = activate(linear(z, maps[0]), enter.linear.bias, dropout, enter.act)
-            h, dropout = linear(h, maps[1]), noise.dropout(leave.dropout)
-            gathers = None if norm is rest[-1] else mean
-            x, z = add_and_norm(x, h, leave.linear.bias, norm, dropout, dtype, gathers)
-        params: Tensor = self.lin_out[1](z)
-        return params
+        alike = len({enter.linear.weight.shape for enter, _ in pairs}) <= 1
+        return pairs if plain and alike else None
 
 
 def _any_laplacian(edge_index: Adjacency | Laplacian, x: Tensor) -> Laplacian:

@@ -11,6 +11,8 @@ from bunn.kernels.chains import (
     activate_rows_back,
     add_and_norm_rows,
     add_and_norm_rows_back,
+    add_up_parts,
+    partial_sums,
 )
 from tests.kernels.test_walk import DEVICE, DTYPES
 
@@ -67,7 +69,9 @@ def test_activations(shape, dtype, act, rate):
     by_x, by_bias = torch.autograd.grad(exact, leaves, grad.double())
     out = activate_rows(x, bias, dropout, act)
     torch.testing.assert_close(out.double(), exact.detach(), rtol=eps, atol=8 * eps)
-    grad_x, grad_bias = activate_rows_back(grad, x, bias, dropout, act)
+    grad_x, sums = torch.empty_like(x), partial_sums(x)
+    activate_rows_back(grad, x, bias, dropout, act, grad_x, sums)
+    grad_bias = add_up_parts(sums)
     torch.testing.assert_close(grad_x.double(), by_x, rtol=eps, atol=16 * eps)
     torch.testing.assert_close(grad_bias.double(), by_bias, rtol=1e-4, atol=1e-4)
     assert (out.dtype, grad_x.dtype, grad_bias.dtype) == (dtype, dtype, torch.float32)
@@ -106,10 +110,13 @@ def test_a_residual_connection_and_a_norm(shape, dtype, streamed, branched, rate
     more = torch.zeros(n, width, device=DEVICE, dtype=dtype) + 2 if streamed else None
     parts = grads[1] if more is None else (grads[1].float() - 2).to(dtype)
     wider = torch.stack((grads[1], parts), 1).flatten(1)
-    grad_x, grad_branch, sums = add_and_norm_rows_back(
+    grad_branch = torch.empty_like(branch) if branched else None
+    sums = partial_sums(x, 3 if branched else 2)
+    grad_x = add_and_norm_rows_back(
         *(grads[0], wider[:, width:], more, found.stream, found.mean, found.scale, weight, dropout),
-        dtype if branched else None,
+        *(grad_branch, sums),
     )
+    sums = add_up_parts(sums)
     torch.testing.assert_close(grad_x.double(), expected["x"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(sums[0].double(), expected["weight"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(sums[1].double(), expected["shift"], rtol=1e-4, atol=1e-4)

@@ -1,0 +1,302 @@
+r"""The residual blocks of a :class:`bunn.nn.SAGEPhi` as one function, where there are kernels.
+
+.. math::
+    s_0 = x, \qquad z_i = \mathrm{LayerNorm}(s_i), \qquad
+    h_i = \mathrm{act}(\mathrm{dropout}(V_i (z_i, \bar z_i) + a_i)), \qquad
+    s_{i+1} = s_i + \mathrm{dropout}(W_i h_i + b_i),
+
+with :math:`\bar z` the mean of the neighbours. What lies between two products is one pass over the
+features. In a backward pass nobody waits for gradients by parameters: those by weights are computed
+beside the rest, on a second stream, and the sums of all others are added up at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from bunn.calling import batched
+from bunn.kernels import Dropout
+from bunn.nn.chains import (
+    NOTHING,
+    PLAIN,
+    Noise,
+    Stage,
+    cast_all,
+    differentiate,
+    kept_of,
+    passes,
+    product,
+)
+from bunn.operator import SymmetricOperator, random_walk
+
+#: Whether gradients by weights have a stream of their own.
+BESIDE = True
+#: Blocks whose gradients by weights are one batch of products.
+TOGETHER = 1
+
+_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
+
+
+@contextmanager
+def beside(x: Tensor) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """``later(work)`` launches ``work`` on a second stream of the device of ``x``, after all that
+    was launched until then; what is launched when the context is over comes after it.
+
+    What it reads and writes is to be held for as long. On a CPU, it is done at once.
+    """
+    if not x.is_cuda or not BESIDE:
+        yield lambda work: work()
+        return
+    first, second = torch.cuda.current_stream(x.device), _STREAMS.get(x.device)
+    if second is None:
+        second = _STREAMS[x.device] = torch.cuda.Stream(x.device)
+
+    def later(work: Callable[[], None]) -> None:
+        second.wait_stream(first)
+        with torch.cuda.stream(second):
+            work()
+
+    second.wait_stream(first)  # a stream that is captured can wait only for one that is, too
+    try:
+        yield later
+    finally:
+        first.wait_stream(second)
+
+
+class Parameters(NamedTuple):
+    """Those of ``k`` blocks, and of one LayerNorm more.
+
+    Args:
+        gains: Weights of the LayerNorms.
+        shifts: Biases of the LayerNorms.
+        enter: ``(h, 2 c)`` weights ``V``.
+        enter_biases: ``(h,)`` biases ``a``, or none.
+        leave: ``(c, h)`` weights ``W``.
+        leave_biases: ``(c,)`` biases ``b``.
+    """
+
+    gains: Sequence[Any]
+    shifts: Sequence[Any]
+    enter: Sequence[Any]
+    enter_biases: Sequence[Any]
+    leave: Sequence[Any]
+    leave_biases: Sequence[Any]
+
+    def flat(self) -> list[Any]:
+        return [value for values in self for value in values]
+
+    @classmethod
+    def of(cls, flat: Sequence[Any], k: int) -> Parameters:
+        """What :meth:`flat` took apart."""
+        ends = [0, k + 1, *(2 * (k + 1) + k * i for i in range(5))]
+        return cls(*(flat[start:end] for start, end in pairwise(ends)))
+
+
+class Plan(NamedTuple):
+    """All there is to know of ``k`` blocks but their parameters.
+
+    Args:
+        eps: ``k + 1`` constants of the LayerNorms.
+        acts: The activations.
+        inner: What is dropped inside of blocks.
+        outer: What is dropped at their ends.
+        mean: The mean of the neighbours.
+        dtype: The type of products.
+        differentiable: Whether a backward pass may follow.
+    """
+
+    eps: list[float]
+    acts: list[str]
+    inner: list[Dropout]
+    outer: list[Dropout]
+    mean: SymmetricOperator
+    dtype: torch.dtype
+    differentiable: bool
+
+
+class _Blocks(torch.autograd.Function):
+    """``LayerNorm(s_k)``, of shape ``(n, c)``."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, x: Tensor, *flat: Tensor) -> Tensor:
+        k, (n, width) = len(plan.acts), x.shape
+        given = Parameters.of(flat, k)
+        maps = [*given.enter, *given.leave]
+        if any(weight.dtype != plan.dtype for weight in maps):
+            maps = list(cast_all(maps, [plan.dtype] * len(maps)))
+        # What a backward pass reads lies side by side, else each block writes over the last.
+        places, hidden = k if plan.differentiable else min(k, 1), given.enter[0].size(0) if k else 0
+        streams = x.new_empty(places, n, width)
+        pairs, before, after = (
+            x.new_empty(places, n, columns, dtype=plan.dtype)
+            for columns in (2 * width, hidden, hidden)
+        )
+        out = x.new_empty(n, width, dtype=plan.dtype)
+        moments: list[Tensor] = []
+
+        def norm(i: int, stream: Tensor, branch: Tensor | None) -> Tensor:
+            pair = pairs[i % places] if i < k else out
+            bias, dropout, target = None, NOTHING, None
+            if i > 0:
+                bias, dropout = given.leave_biases[i - 1], plan.outer[i - 1]
+                target = streams[(i - 1) % places]
+            stream, normed, *moment = passes().add_and_norm_rows(
+                *(stream, branch, bias, given.gains[i], given.shifts[i], plan.eps[i], dropout),
+                *(pair[:, :width], target),
+            )
+            moments.extend(moment)
+            if i < k:
+                product(normed, plan.mean, pair[:, width:])
+            return stream
+
+        stream = norm(0, x, None)
+        for i in range(k):
+            z, a, h = (slab[i % places] for slab in (pairs, before, after))
+            torch.mm(z, maps[i].T, out=a)
+            passes().activate_rows(a, given.enter_biases[i], plan.inner[i], plan.acts[i], h)
+            stream = norm(i + 1, stream, h @ maps[k + i].T)
+        ctx.plan = plan
+        ctx.save_for_backward(x, streams, pairs, before, after, *moments, *maps, *flat)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        plan: Plan = ctx.plan
+        k = len(plan.acts)
+        x, streams, pairs, before, after, *rest = ctx.saved_tensors
+        moments, maps, flat = rest[: 2 * k + 2], rest[2 * k + 2 : 4 * k + 2], rest[4 * k + 2 :]
+        if torch.is_grad_enabled() or batched(grad):
+
+            def again(x: Tensor, *flat: Tensor) -> tuple[Tensor]:
+                return (_by_torch(plan, x, Parameters.of(flat, k)),)
+
+            return None, *differentiate(again, (x, *flat), (grad,))
+        given, width = Parameters.of(flat, k), x.size(1)
+        by_before, by_branch = torch.empty_like(before), pairs.new_empty(streams.shape)
+        by_enter, by_leave = (
+            [torch.empty_like(weight) for weight in weights]
+            for weights in (given.enter, given.leave)
+        )
+        sums = passes().partial_sums(x, k + 1, 3)  # of a gain, a shift, and the bias before them
+        bias_sums = passes().partial_sums(x.new_empty(x.size(0), before.size(2)), k)
+
+        def norm(i: int, by_stream: Tensor | None, by_z: Tensor, more: Tensor | None) -> Tensor:
+            stream, dropout, by = x, NOTHING, None
+            if i > 0:
+                stream, dropout, by = streams[i - 1], plan.outer[i - 1], by_branch[i - 1]
+            by_x: Tensor = passes().add_and_norm_rows_back(
+                *(by_stream, by_z, more, stream, moments[2 * i], moments[2 * i + 1]),
+                *(given.gains[i], dropout, by, sums[i]),
+            )
+            return by_x
+
+        def weigh(some: slice) -> None:
+            found = (
+                *_products(by_before[some], pairs[some]),
+                *_products(by_branch[some], after[some]),
+            )
+            torch._foreach_copy_([*by_enter[some], *by_leave[some]], found)
+
+        trained = any(weight.requires_grad for weight in (*given.enter, *given.leave))
+        with beside(x) as later:
+            by_x = norm(k, None, grad.contiguous(), None)
+            for i in reversed(range(k)):
+                bias = given.enter_biases[i]
+                passes().activate_rows_back(
+                    *(by_branch[i] @ maps[k + i], before[i], bias, plan.inner[i], plan.acts[i]),
+                    *(by_before[i], None if bias is None else bias_sums[i]),
+                )
+                by_pair = by_before[i] @ maps[i]
+                if trained and i % TOGETHER == 0:
+                    later(partial(weigh, slice(i, i + TOGETHER)))
+                more = by_branch.new_empty(x.shape)
+                product(by_pair[:, width:], plan.mean.adjoint, more)
+                by_x = norm(i, by_x, by_pair[:, :width], more)
+            by_norms = passes().add_up_parts(sums)
+            by_biases = [
+                None if bias is None else total
+                for bias, total in zip(
+                    given.enter_biases, passes().add_up_parts(bias_sums), strict=True
+                )
+            ]
+        by = Parameters(
+            *(by_norms[:, 0], by_norms[:, 1]),
+            *(by_enter, by_biases, by_leave, by_norms[1:, 2]),
+        )
+        return None, by_x, *by.flat()
+
+
+def _products(grad: Tensor, x: Tensor) -> Sequence[Tensor]:
+    """The gradients by weights of layers with inputs ``x: (b, n, i)``."""
+    if x.size(0) == 1:
+        return [grad[0].T @ x[0]]
+    return torch.bmm(grad.transpose(1, 2), x).unbind()
+
+
+def _by_torch(plan: Plan, x: Tensor, given: Parameters) -> Tensor:
+    """The same, operation by operation."""
+
+    def norm(i: int, x: Tensor) -> Tensor:
+        gain, shift = given.gains[i].float(), given.shifts[i].float()
+        return F.layer_norm(x.float(), gain.shape, gain, shift, plan.eps[i]).to(plan.dtype)
+
+    for i, act in enumerate(plan.acts):
+        z, bias = norm(i, x), given.enter_biases[i]
+        pair = torch.cat((z, random_walk(z, plan.mean)), dim=-1)
+        a = F.linear(pair, given.enter[i].to(plan.dtype)).float()
+        a = a if bias is None else a + bias
+        h = PLAIN[act](a * kept_of(a, plan.inner[i])).to(plan.dtype)
+        branch = F.linear(h, given.leave[i].to(plan.dtype)).float() + given.leave_biases[i]
+        x = (x + branch * kept_of(branch, plan.outer[i])).to(x.dtype)
+    return norm(len(plan.acts), x)
+
+
+def residual_blocks(
+    x: Tensor,
+    norms: Sequence[nn.LayerNorm],
+    chains: Sequence[tuple[Stage, Stage]],
+    mean: SymmetricOperator,
+    dtype: torch.dtype,
+) -> Tensor:
+    """``LayerNorm(s_k)`` in ``dtype``.
+
+    Args:
+        x: ``(n, c)`` features, on which :func:`bunn.kernels.serve_chains`.
+        norms: ``k + 1`` LayerNorms, with weights and biases.
+        chains: ``k`` pairs of linear layers and what follows them, all of the same widths; the
+            second have biases and no activations.
+        mean: The mean of the neighbours.
+        dtype: The type of products.
+    """
+    noise, stages = Noise(2 * len(chains), x), [stage for pair in chains for stage in pair]
+    dropouts = [noise.dropout(stage.dropout) for stage in stages]
+    weights = [stage.linear.weight for stage in stages]
+    biases = [stage.linear.bias for stage in stages]
+    plan = Plan(
+        [norm.eps for norm in norms],
+        [stage.act for stage in stages[::2]],
+        inner=dropouts[::2],
+        outer=dropouts[1::2],
+        mean=mean,
+        dtype=dtype,
+        differentiable=torch.is_grad_enabled(),
+    )
+    given = Parameters(
+        [norm.weight for norm in norms],
+        [norm.bias for norm in norms],
+        enter=weights[::2],
+        enter_biases=biases[::2],
+        leave=weights[1::2],
+        leave_biases=biases[1::2],
+    )
+    flat = (value if value is None else value.contiguous() for value in given.flat())
+    y: Tensor = _Blocks.apply(plan, x.contiguous(), *flat)  # type: ignore[no-untyped-call]
+    return y

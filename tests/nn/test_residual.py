@@ -1,0 +1,160 @@
+"""The blocks of a SAGEPhi as one function: gradients by parameters, however they are scheduled."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bunn import Laplacian, kernels
+from bunn.nn import SAGEPhi, residual
+from tests.graphs import ZOO
+
+pytest.importorskip("triton", reason="needs Triton")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EDGES, NODES = ZOO["bipartite"]()
+EDGES = EDGES.to(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def served(monkeypatch):
+    """Switches chains on, on a CPU, too, and counts those that are one function."""
+    calls: list[int] = []
+    real = residual._Blocks.apply
+    monkeypatch.setattr(kernels, "serve_chains", lambda x: x.dtype != torch.float64)
+    monkeypatch.setattr(residual._Blocks, "apply", lambda *args: calls.append(1) or real(*args))
+    return calls
+
+
+def phi_of(**options) -> SAGEPhi:
+    return SAGEPhi(5, 4, **{"hidden_channels": 8, "num_layers": 3, **options}).to(DEVICE)
+
+
+def features() -> torch.Tensor:
+    return torch.randn(NODES, 5, device=DEVICE)
+
+
+def gradients(phi, x, edges=EDGES, precision=torch.float32):
+    """Those of a loss, with the same seeds each time."""
+    torch.manual_seed(3)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == torch.bfloat16):
+        loss = phi(x, edges).float().square().sum()
+    return torch.autograd.grad(loss, [p for p in phi.parameters() if p.requires_grad])
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert float((mine - theirs).norm()) <= tolerance * float(theirs.norm())
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("blocks", [2, 3, 8])
+def test_weights_in_batches(blocks, precision, monkeypatch):
+    phi, x = phi_of(dropout=0.3), features()
+    one_by_one = gradients(phi, x, precision=precision)
+    monkeypatch.setattr(residual, "TOGETHER", blocks)
+    together = gradients(phi, x, precision=precision)
+    assert_close(together, one_by_one, 1e-5 if precision == torch.float32 else 1e-2)
+
+
+def test_on_one_stream(monkeypatch):
+    phi, x = phi_of(dropout=0.3), features()
+    beside = gradients(phi, x)
+    monkeypatch.setattr(residual, "BESIDE", False)
+    assert_close(gradients(phi, x), beside)
+
+
+def test_gradients_accumulate():
+    phi, first, second = phi_of(), features(), features()
+    expected = [
+        sum(pair) for pair in zip(gradients(phi, first), gradients(phi, second), strict=True)
+    ]
+    for x in (first, second):
+        phi(x, EDGES).square().sum().backward()
+    assert_close([p.grad for p in phi.parameters()], expected)
+
+
+def test_one_backward_pass_after_the_other():
+    phi = phi_of(dropout=0.3)
+    loss, parameters = phi(features(), EDGES).square().sum(), list(phi.parameters())
+    first = torch.autograd.grad(loss, parameters, retain_graph=True)
+    kept = [grad.clone() for grad in first]
+    twice = torch.autograd.grad(loss, parameters, create_graph=True)
+    last = torch.autograd.grad(loss, parameters)
+    for mine, theirs, own in zip(last, first, kept, strict=True):
+        assert torch.equal(mine, own)
+        assert torch.equal(theirs, own)  # nobody wrote over them
+    assert_close([grad.detach() for grad in twice], last)
+
+
+def test_without_a_backward_pass():
+    phi, x = phi_of(dropout=0.3).eval(), features()
+    with torch.no_grad():
+        found = phi(x, EDGES)
+    assert torch.equal(found, phi(x, EDGES))
+
+
+def test_weights_that_are_not_trained():
+    phi, x = phi_of(), features()
+    expected = dict(zip(phi.state_dict(), gradients(phi, x), strict=True))
+    for update in phi.updates:
+        update[0].weight.requires_grad_(False)
+    trained = [name for name, p in phi.named_parameters() if p.requires_grad]
+    assert_close(gradients(phi, x), [expected[name] for name in trained])
+    for update in phi.updates:
+        update[3].weight.requires_grad_(False)
+    trained = [name for name, p in phi.named_parameters() if p.requires_grad]
+    assert_close(gradients(phi, x), [expected[name] for name in trained])
+
+
+@pytest.mark.parametrize("hidden", [8, 12])
+def test_layers_of_other_widths_and_without_bias(hidden, served):
+    phi, x = phi_of(), features()
+    for update in phi.updates:
+        update[0] = nn.Linear(16, hidden, bias=False, device=DEVICE)
+        update[3] = nn.Linear(hidden, 8, device=DEVICE)
+    wide = copy.deepcopy(phi).double()
+    assert_close([grad.double() for grad in gradients(phi, x)], gradients(wide, x.double()), 1e-4)
+    assert served == [1]
+
+
+def test_blocks_that_are_not_alike(served):
+    phi, x = phi_of(), features()
+    phi.updates[1][0] = nn.Linear(16, 12, device=DEVICE)
+    phi.updates[1][3] = nn.Linear(12, 8, device=DEVICE)
+    assert phi(x, EDGES).shape == (NODES, 4)
+    assert served == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+def test_a_captured_step(precision, blocks, monkeypatch):
+    """Replays of a CUDA graph, and steps before it, give the gradients of a single stream."""
+    n, tolerance = 20_000, 1e-4 if precision == torch.float32 else 1e-2
+    ends = torch.randint(n, (2, 100_000))
+    lap = Laplacian(torch.cat((ends, ends.flip(0)), 1).unique(dim=1), num_nodes=n).to("cuda")
+    phi = phi_of(hidden_channels=512, num_layers=8)
+    x = torch.randn(n, 5, device="cuda")
+    monkeypatch.setattr(residual, "TOGETHER", blocks)
+    monkeypatch.setattr(residual, "BESIDE", False)
+    expected = gradients(phi, x, lap, precision)
+    monkeypatch.setattr(residual, "BESIDE", True)
+    for _ in range(3):
+        assert_close(gradients(phi, x, lap, precision), expected, tolerance)
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == torch.bfloat16):
+            loss = phi(x, lap).float().square().sum()
+        return torch.autograd.grad(loss, list(phi.parameters()))
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        for grad in captured:
+            grad.fill_(torch.nan)
+        graph.replay()
+        assert_close(captured, expected, tolerance)
