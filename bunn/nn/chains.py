@@ -13,7 +13,6 @@ from torch_geometric.nn import Linear
 from bunn import kernels
 from bunn.calling import batched
 from bunn.kernels import Dropout
-from bunn.operator import SymmetricOperator, random_walk
 
 #: Activations that kernels know.
 ACTS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu", nn.Identity: "none"}
@@ -90,73 +89,40 @@ class _Activate(torch.autograd.Function):
         return by_x, None if sums is None else rows.add_up_parts(sums), None, None
 
 
-class _AddAndNorm(torch.autograd.Function):
-    """``s = x + dropout(branch + bias)`` and ``norm(s)``, beside it the mean of the neighbours."""
+class _Norm(torch.autograd.Function):
+    """``x`` and ``norm(x)``, whose gradients by ``x`` are one pass."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        branch: Tensor | None,
-        bias: Tensor | None,
-        weight: Tensor,
-        shift: Tensor,
-        eps: float,
-        dropout: Dropout,
-        dtype: torch.dtype,
-        mean: SymmetricOperator | None,
+        ctx: Any, x: Tensor, weight: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        n, width = x.shape
-        out = torch.empty(n, width if mean is None else 2 * width, dtype=dtype, device=x.device)
-        normed = out[:, :width]
-        found = passes().add_and_norm_rows(x, branch, bias, weight, shift, eps, dropout, normed)
-        if mean is not None:
-            product(normed, mean, out[:, width:])
+        found = passes().add_and_norm_rows(
+            *(x, None, None, weight, shift, eps, NOTHING), torch.empty_like(x, dtype=dtype)
+        )
         ctx.set_materialize_grads(False)
-        ctx.eps, ctx.dropout, ctx.dtype, ctx.mean = eps, dropout, dtype, mean
-        stream = None if branch is None else found.stream
-        ctx.save_for_backward(x, branch, bias, weight, shift, stream, found.mean, found.scale)
-        return x.view_as(x) if branch is None else found.stream, out
+        ctx.eps, ctx.dtype = eps, dtype
+        ctx.save_for_backward(x, weight, shift, found.mean, found.scale)
+        return x.view_as(x), found.normed
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, branch, bias, weight, shift, stream, average, scale = ctx.saved_tensors
-        inputs, nothing = (x, branch, bias, weight, shift), (None, None, None, None)
+        x, weight, shift, mean, scale = ctx.saved_tensors
         if torch.is_grad_enabled() or any(grad is not None and batched(grad) for grad in grads):
 
-            def again(
-                x: Tensor, branch: Tensor | None, bias: Tensor | None, *norm: Tensor
-            ) -> tuple[Tensor, Tensor]:
-                if branch is not None and bias is not None:
-                    part = (branch.float() + bias) * kept_of(branch, ctx.dropout)
-                    x = (x + part).to(x.dtype)
+            def again(x: Tensor, *norm: Tensor) -> tuple[Tensor, Tensor]:
                 weight, shift = (value.float() for value in norm)
-                out = F.layer_norm(x.float(), weight.shape, weight, shift, ctx.eps).to(ctx.dtype)
-                if ctx.mean is not None:
-                    out = torch.cat((out, random_walk(out, ctx.mean)), dim=-1)
-                return x, out
+                normed = F.layer_norm(x.float(), weight.shape, weight, shift, ctx.eps)
+                return x, normed.to(ctx.dtype)
 
-            return *differentiate(again, inputs, grads), *nothing
-        by_stream, by_out = (None if grad is None else grad.contiguous() for grad in grads)
-        width, more = x.size(1), None
-        if by_out is None:
-            by_out = x.new_zeros(x.size(0), width if ctx.mean is None else 2 * width)
-        if ctx.mean is not None:
-            more = torch.empty(x.shape, dtype=by_out.dtype, device=x.device)
-            product(by_out[:, width:], ctx.mean.adjoint, more)
-        rows, by_branch = passes(), None if branch is None else torch.empty_like(branch)
-        sums = rows.partial_sums(x, 2 if branch is None else 3)
+            return *differentiate(again, (x, weight, shift), grads), None, None
+        by_x, by_normed = (None if grad is None else grad.contiguous() for grad in grads)
+        if by_normed is None:
+            return by_x, None, None, None, None
+        rows, sums = passes(), passes().partial_sums(x, 2)
         by_x = rows.add_and_norm_rows_back(
-            *(by_stream, by_out[:, :width], more),
-            *(x if stream is None else stream, average, scale, weight, ctx.dropout),
-            *(by_branch, sums),
+            *(by_x, by_normed, None, x, mean, scale, weight, NOTHING, None, sums)
         )
-        by_weight, by_shift, *by_bias = rows.add_up_parts(sums)
-        return by_x, by_branch, *(by_bias or (None,)), by_weight, by_shift, *nothing
-
-
-def product(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
-    kernels.product(x, out, operator.rows, operator.before, operator.after)
+        return by_x, *rows.add_up_parts(sums), None, None
 
 
 def kept_of(x: Tensor, dropout: Dropout) -> Tensor:
@@ -190,36 +156,6 @@ def differentiate(
     )
     by = {id(value): grad for value, grad in zip(wanted, found, strict=True)}
     return [by.get(id(value)) for value in inputs]
-
-
-class _CastTogether(torch.autograd.Function):
-    """Tensors in another type, all in one launch."""
-
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return cast_all(tensors, [dtype] * len(tensors))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or any(map(batched, grads)):
-            return None, *(grad.to(dtype) for grad, dtype in zip(grads, ctx.dtypes, strict=True))
-        return None, *cast_all(grads, ctx.dtypes)
-
-
-def cast_all(tensors: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
-    pairs = zip(tensors, dtypes, strict=True)
-    found = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in pairs]
-    torch._foreach_copy_(found, list(tensors))
-    return tuple(found)
-
-
-def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """The tensors in a type, which autocast would convert one by one."""
-    if all(tensor.dtype == dtype for tensor in tensors):
-        return tensors
-    found: Sequence[Tensor] = _CastTogether.apply(dtype, *tensors)  # type: ignore[no-untyped-call]
-    return found
 
 
 def may_be_fused(module: nn.Module) -> bool:
@@ -300,40 +236,12 @@ def activate(x: Tensor, bias: Tensor | None, dropout: Dropout, act: str) -> Tens
     return y
 
 
-def add_and_norm(
-    x: Tensor,
-    branch: Tensor | None,
-    bias: Tensor | None,
-    norm: nn.LayerNorm,
-    dropout: Dropout,
-    dtype: torch.dtype,
-    mean: SymmetricOperator | None = None,
-) -> Pair:
-    """``s = x + dropout(branch + bias)``, and ``norm(s)`` in ``dtype``; without a branch ``s = x``.
-
-    Args:
-        x: ``(n, c)`` features, on which :func:`bunn.kernels.serve_chains`.
-        branch: ``(n, c)`` what is added to them.
-        bias: ``(c,)`` that of the branch.
-        norm: The normalisation, with weight and bias.
-        dropout: What is dropped of the branch.
-        dtype: The type of what is normalised.
-        mean: If given, what is normalised and the mean of the neighbours of it side by side,
-            ``(n, 2 c)``.
-    """
-    tensors = (x, branch, bias, norm.weight, norm.bias)
-    found = _AddAndNorm.apply(  # type: ignore[no-untyped-call]
-        *(value if value is None else value.contiguous() for value in tensors),
-        *(norm.eps, dropout, dtype, mean),
-    )
-    return Pair(*found)
-
-
 def pre_norm(x: Tensor, norm: nn.Module, dtype: torch.dtype) -> Pair:
     """``x`` to go on with, and ``norm(x)``, of ``dtype`` if there are kernels for it."""
     if kernels.serve_chains(x) and is_plain_norm(norm) and may_be_fused(norm):
         assert isinstance(norm, nn.LayerNorm)
-        return add_and_norm(x, None, None, norm, NOTHING, dtype)
+        tensors = (value.contiguous() for value in (x, norm.weight, norm.bias))
+        return Pair(*_Norm.apply(*tensors, norm.eps, dtype))  # type: ignore[no-untyped-call]
     return Pair(x, norm(x))
 
 

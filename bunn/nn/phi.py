@@ -160,7 +160,7 @@ class SAGEPhi(PhiNetwork):
         lap = _any_laplacian(edge_index, x)
         x = feed_forward(self.lin_in, x)
         chains = self._chains() if kernels.serve_chains(x) and lap.num_entries < 2**31 else None
-        if chains is not None:
+        if chains:
             norms = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
             mean = lap.matching(x).aggregation("mean")
             z = residual_blocks(x, norms, chains, mean, factor_dtype(x))
@@ -179,7 +179,7 @@ class SAGEPhi(PhiNetwork):
             return None
         pairs = [(enter, leave) for enter, leave in stages]
         plain = all(leave.act == "none" and leave.linear.bias is not None for _, leave in pairs)
-        alike = len({enter.linear.weight.shape for enter, _ in pairs}) <= 1
+        alike = len({enter.linear.weight.shape for enter, _ in pairs}) == 1
         return pairs if plain and alike else None
 
 

@@ -6,15 +6,14 @@ r"""The residual blocks of a :class:`bunn.nn.SAGEPhi` as one function, where the
     s_{i+1} = s_i + \mathrm{dropout}(W_i h_i + b_i),
 
 with :math:`\bar z` the mean of the neighbours. What lies between two products is one pass over the
-features. In a backward pass nobody waits for gradients by parameters: those by weights are computed
-beside the rest, on a second stream, and the sums of all others are added up at the end.
+features. In a backward pass nobody waits for gradients by parameters. Those of all blocks are
+computed together at the end: those by weights as batches of products, since one of them alone has
+too few entries to fill a GPU, and the others as sums of what the passes left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from bunn import kernels
 from bunn.calling import batched
 from bunn.kernels import Dropout
 from bunn.nn.chains import (
@@ -29,50 +29,15 @@ from bunn.nn.chains import (
     PLAIN,
     Noise,
     Stage,
-    cast_all,
     differentiate,
     kept_of,
     passes,
-    product,
 )
 from bunn.operator import SymmetricOperator, random_walk
 
-#: Whether gradients by weights have a stream of their own.
-BESIDE = True
-#: Blocks whose gradients by weights are one batch of products.
-TOGETHER = 1
-
-_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-
-@contextmanager
-def beside(x: Tensor) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """``later(work)`` launches ``work`` on a second stream of the device of ``x``, after all that
-    was launched until then; what is launched when the context is over comes after it.
-
-    What it reads and writes is to be held for as long. On a CPU, it is done at once.
-    """
-    if not x.is_cuda or not BESIDE:
-        yield lambda work: work()
-        return
-    first, second = torch.cuda.current_stream(x.device), _STREAMS.get(x.device)
-    if second is None:
-        second = _STREAMS[x.device] = torch.cuda.Stream(x.device)
-
-    def later(work: Callable[[], None]) -> None:
-        second.wait_stream(first)
-        with torch.cuda.stream(second):
-            work()
-
-    second.wait_stream(first)  # a stream that is captured can wait only for one that is, too
-    try:
-        yield later
-    finally:
-        first.wait_stream(second)
-
 
 class Parameters(NamedTuple):
-    """Those of ``k`` blocks, and of one LayerNorm more.
+    """Those of ``k >= 1`` blocks, and of one LayerNorm more.
 
     Args:
         gains: Weights of the LayerNorms.
@@ -131,9 +96,13 @@ class _Blocks(torch.autograd.Function):
         given = Parameters.of(flat, k)
         maps = [*given.enter, *given.leave]
         if any(weight.dtype != plan.dtype for weight in maps):
-            maps = list(cast_all(maps, [plan.dtype] * len(maps)))
+            maps, parts = (
+                [weight.new_empty(weight.shape, dtype=plan.dtype) for weight in maps],
+                maps,
+            )
+            torch._foreach_copy_(maps, parts)
         # What a backward pass reads lies side by side, else each block writes over the last.
-        places, hidden = k if plan.differentiable else min(k, 1), given.enter[0].size(0) if k else 0
+        places, hidden = k if plan.differentiable else 1, given.enter[0].size(0)
         streams = x.new_empty(places, n, width)
         pairs, before, after = (
             x.new_empty(places, n, columns, dtype=plan.dtype)
@@ -154,7 +123,7 @@ class _Blocks(torch.autograd.Function):
             )
             moments.extend(moment)
             if i < k:
-                product(normed, plan.mean, pair[:, width:])
+                _average(normed, plan.mean, pair[:, width:])
             return stream
 
         stream = norm(0, x, None)
@@ -181,10 +150,6 @@ class _Blocks(torch.autograd.Function):
             return None, *differentiate(again, (x, *flat), (grad,))
         given, width = Parameters.of(flat, k), x.size(1)
         by_before, by_branch = torch.empty_like(before), pairs.new_empty(streams.shape)
-        by_enter, by_leave = (
-            [torch.empty_like(weight) for weight in weights]
-            for weights in (given.enter, given.leave)
-        )
         sums = passes().partial_sums(x, k + 1, 3)  # of a gain, a shift, and the bias before them
         bias_sums = passes().partial_sums(x.new_empty(x.size(0), before.size(2)), k)
 
@@ -198,47 +163,40 @@ class _Blocks(torch.autograd.Function):
             )
             return by_x
 
-        def weigh(some: slice) -> None:
-            found = (
-                *_products(by_before[some], pairs[some]),
-                *_products(by_branch[some], after[some]),
+        by_x = norm(k, None, grad.contiguous(), None)
+        for i in reversed(range(k)):
+            bias = given.enter_biases[i]
+            passes().activate_rows_back(
+                *(by_branch[i] @ maps[k + i], before[i], bias, plan.inner[i], plan.acts[i]),
+                *(by_before[i], None if bias is None else bias_sums[i]),
             )
-            torch._foreach_copy_([*by_enter[some], *by_leave[some]], found)
-
-        trained = any(weight.requires_grad for weight in (*given.enter, *given.leave))
-        with beside(x) as later:
-            by_x = norm(k, None, grad.contiguous(), None)
-            for i in reversed(range(k)):
-                bias = given.enter_biases[i]
-                passes().activate_rows_back(
-                    *(by_branch[i] @ maps[k + i], before[i], bias, plan.inner[i], plan.acts[i]),
-                    *(by_before[i], None if bias is None else bias_sums[i]),
-                )
-                by_pair = by_before[i] @ maps[i]
-                if trained and i % TOGETHER == 0:
-                    later(partial(weigh, slice(i, i + TOGETHER)))
-                more = by_branch.new_empty(x.shape)
-                product(by_pair[:, width:], plan.mean.adjoint, more)
-                by_x = norm(i, by_x, by_pair[:, :width], more)
-            by_norms = passes().add_up_parts(sums)
-            by_biases = [
-                None if bias is None else total
-                for bias, total in zip(
-                    given.enter_biases, passes().add_up_parts(bias_sums), strict=True
-                )
-            ]
+            by_pair = by_before[i] @ maps[i]
+            more = by_branch.new_empty(x.shape)
+            _average(by_pair[:, width:], plan.mean.adjoint, more)
+            by_x = norm(i, by_x, by_pair[:, :width], more)
+        by_norms, by_biases = passes().add_up_parts(sums), passes().add_up_parts(bias_sums)
         by = Parameters(
             *(by_norms[:, 0], by_norms[:, 1]),
-            *(by_enter, by_biases, by_leave, by_norms[1:, 2]),
+            enter=_by_weights(given.enter, by_before, pairs),
+            enter_biases=[
+                None if bias is None else found
+                for bias, found in zip(given.enter_biases, by_biases, strict=True)
+            ],
+            leave=_by_weights(given.leave, by_branch, after),
+            leave_biases=by_norms[1:, 2],
         )
         return None, by_x, *by.flat()
 
 
-def _products(grad: Tensor, x: Tensor) -> Sequence[Tensor]:
-    """The gradients by weights of layers with inputs ``x: (b, n, i)``."""
-    if x.size(0) == 1:
-        return [grad[0].T @ x[0]]
-    return torch.bmm(grad.transpose(1, 2), x).unbind()
+def _average(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
+    kernels.product(x, out, operator.rows, operator.before, operator.after)
+
+
+def _by_weights(weights: Sequence[Tensor], grad: Tensor, x: Tensor) -> Sequence[Tensor | None]:
+    """The gradients by weights of ``k`` layers from ``x: (k, n, i)`` to ``(k, n, o)``."""
+    if not any(weight.requires_grad for weight in weights):
+        return [None] * len(weights)
+    return torch.bmm(grad.transpose(1, 2), x).to(weights[0].dtype).unbind()
 
 
 def _by_torch(plan: Plan, x: Tensor, given: Parameters) -> Tensor:
@@ -271,7 +229,7 @@ def residual_blocks(
     Args:
         x: ``(n, c)`` features, on which :func:`bunn.kernels.serve_chains`.
         norms: ``k + 1`` LayerNorms, with weights and biases.
-        chains: ``k`` pairs of linear layers and what follows them, all of the same widths; the
+        chains: ``k >= 1`` pairs of linear layers and what follows them, all of the same widths; the
             second have biases and no activations.
         mean: The mean of the neighbours.
         dtype: The type of products.

@@ -13,11 +13,8 @@ from bunn.kernels import Dropout
 from bunn.nn import SAGEPhi
 from bunn.nn.chains import (
     NOTHING,
-    Noise,
     act_name,
     activate,
-    add_and_norm,
-    cast_together,
     feed_forward,
     pre_norm,
 )
@@ -96,38 +93,35 @@ def test_dropout(served):
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_gradients_know_what_was_dropped(rate, served):
     """A derivative by differences, with the same seeds."""
-    norm, drop = nn.LayerNorm(6).to(DEVICE), nn.Dropout(rate)
-    nn.init.normal_(norm.weight)
-    leaves = [torch.randn(4, 6, device=DEVICE), torch.randn(4, 6, device=DEVICE)]
-    leaves += [torch.randn(6, device=DEVICE), torch.randn(6, device=DEVICE)]
+    phi, x = phi_of(dropout=rate), torch.randn(NODES, 5, device=DEVICE)
+    leaves = [x, *(p.detach() for p in phi.parameters())]
+    names = [name for name, _ in phi.named_parameters()]
     ways = [torch.randn_like(leaf) for leaf in leaves]
-    weight = torch.randn(2, 4, 6, device=DEVICE)
+    weight = torch.randn(NODES, 4, device=DEVICE)
 
     def value(step: float, with_grad: bool = False):
         moved = [leaf + step * way for leaf, way in zip(leaves, ways, strict=True)]
         moved = [leaf.requires_grad_(with_grad) for leaf in moved]
         torch.manual_seed(3)
-        noise = Noise(2, moved[0])
-        h = activate(moved[1], moved[2], noise.dropout(drop), "gelu")
-        pair = add_and_norm(moved[0], h, moved[3], norm, noise.dropout(drop), torch.float32)
-        return sum((w * part).sum() for w, part in zip(weight, pair, strict=True)), moved
+        parameters = dict(zip(names, moved[1:], strict=True))
+        y = torch.func.functional_call(phi, parameters, (moved[0], EDGES))
+        return (weight * y).sum().double(), moved
 
     loss, moved = value(0.0, with_grad=True)
     grads = torch.autograd.grad(loss, moved)
-    slope = sum((grad * way).sum() for grad, way in zip(grads, ways, strict=True))
-    step = 1e-2
+    slope = sum((grad * way).sum() for grad, way in zip(grads, ways, strict=True)).double()
+    step = 1e-3
     with torch.no_grad():
         differences = (value(step)[0] - value(-step)[0]) / (2 * step)
-    torch.testing.assert_close(slope, differences, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(slope, differences, rtol=1e-2, atol=1e-1)
 
 
 def test_what_is_not_normalised_further_has_a_gradient(served):
     norm, x = nn.LayerNorm(4).to(DEVICE), torch.randn(3, 4, device=DEVICE, requires_grad=True)
-    h = torch.randn(3, 4, device=DEVICE, requires_grad=True)
-    stream, _ = add_and_norm(x, h, torch.zeros(4, device=DEVICE), norm, NOTHING, torch.float32)
+    stream, _ = pre_norm(x, norm, torch.float32)
     stream.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
-    assert torch.equal(h.grad, torch.ones_like(x))
+    assert norm.weight.grad is None
 
 
 def test_activations_that_kernels_know():
@@ -214,7 +208,7 @@ def seen_rates(phi, x):
 def test_no_layers_at_all(served):
     phi = SAGEPhi(5, 4, hidden_channels=8, num_layers=0).to(DEVICE)
     assert phi(torch.randn(NODES, 5, device=DEVICE), EDGES).shape == (NODES, 4)
-    assert served == ["activate", "add_and_norm"]
+    assert served == ["activate"]
 
 
 @pytest.mark.parametrize("twice", [True, False])
@@ -328,21 +322,3 @@ def test_what_is_normalised_has_the_type_of_products(served):
     assert normed.dtype == torch.bfloat16
     torch.testing.assert_close(normed.float(), norm(x), rtol=1e-2, atol=1e-2)
     assert pre_norm(x, nn.BatchNorm1d(4).to(DEVICE), torch.bfloat16).normed.dtype == x.dtype
-
-
-def test_weights_are_cast_together():
-    weights = [torch.randn(n, 3, device=DEVICE, requires_grad=True) for n in (2, 5)]
-    found = cast_together(weights, torch.bfloat16)
-    for one, weight in zip(found, weights, strict=True):
-        assert torch.equal(one, weight.to(torch.bfloat16))
-    assert cast_together(found, torch.bfloat16) is found
-    first, second = torch.autograd.grad(
-        found[0].square().sum() + 3 * found[1].sum(), weights, create_graph=True
-    )
-    assert first.dtype == second.dtype == torch.float32
-    torch.testing.assert_close(first, 2 * found[0].float())
-    assert torch.equal(second, torch.full_like(second, 3))
-    assert torch.autograd.grad(first.sum(), weights[0], retain_graph=True)[0].unique().item() == 2
-    ones = torch.ones(4, 2, 3, dtype=torch.bfloat16, device=DEVICE)
-    (many,) = torch.autograd.grad(found[0], weights[0], ones, is_grads_batched=True)
-    assert torch.equal(many, ones.float())
