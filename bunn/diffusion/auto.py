@@ -10,8 +10,8 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ====================  ==========================================================================
 
 ``s_i`` are the sizes of the components: a batch of small graphs is many small dense products. They
-cost ``stack`` for each size of component, and where there are several components ``move * n`` for
-laying features side by side.
+cost ``stack`` for each size of component, or once where they are multiplied where they lie, and
+where there are several components ``move * n`` for laying features side by side, or gathering them.
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
 nodes; it is charged to ``reuse`` calls. What a :class:`Machine` is good at was measured. Whether
 ``limit`` is exact is found out by heating a few random vectors, once per graph, when the time is so
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import kernel_entries, on_tensor_cores, storage
+from bunn.diffusion.dense import in_place, kernel_entries, on_tensor_cores, storage
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
@@ -44,7 +44,7 @@ class Machine(NamedTuple):
         dense: A dense multiply-add, in sparse ones.
         step: Launching one product, in sparse multiply-adds.
         stack: Launching one product of stacked matrices.
-        move: Bringing one number of a batch to its stack, and back.
+        move: Bringing one number of a batch to its stack, or to its product, and back.
         reuse: Calls that share the cost of forming a kernel.
     """
 
@@ -60,7 +60,10 @@ class Machine(NamedTuple):
         """What multiplies features ``x``."""
         if not on_tensor_cores(lap):
             return PLAIN
-        return TENSOR_CORES_16 if x.dtype.itemsize == 2 else TENSOR_CORES
+        narrow = x.dtype.itemsize == 2
+        if in_place(lap):
+            return IN_PLACE_16 if narrow else IN_PLACE
+        return TENSOR_CORES_16 if narrow else TENSOR_CORES
 
 
 #: One where torch multiplies.
@@ -69,6 +72,9 @@ PLAIN = Machine(fields=4.0, dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
 TENSOR_CORES = Machine(fields=2.0, dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
 #: The same for features of 16 bits, which are multiplied once and not three times.
 TENSOR_CORES_16 = TENSOR_CORES._replace(dense=0.0105, stack=1.5e7, move=30.0)
+#: Both for components that are multiplied where they lie, in one launch.
+IN_PLACE = TENSOR_CORES._replace(dense=0.06, stack=2e6, move=6.0)
+IN_PLACE_16 = TENSOR_CORES_16._replace(stack=2e6, move=5.0)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -128,7 +134,9 @@ def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
     cost = machine.dense * blocks.area * columns
     if blocks.largest == lap.num_nodes:
         return cost + machine.step
-    stacks = blocks.num_groups if on_tensor_cores(lap) else len(blocks.shapes)
+    stacks = len(blocks.shapes)
+    if on_tensor_cores(lap):
+        stacks = 1 if in_place(lap) else blocks.num_groups
     return cost + machine.stack * stacks + machine.move * lap.num_nodes * columns
 
 

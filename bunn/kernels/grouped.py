@@ -7,8 +7,8 @@ with nodes :math:`u \sim v` of one component; :math:`M` may be transposed, and t
 A program takes some rows of a component and some columns, and gathers the features of the component
 a few nodes at a time: nothing is laid side by side, filled up or brought back. Features of 16 bits
 are multiplied by matrices of their type in one product of the tensor cores. Those of float32, and
-their matrices, are split into two TF32 numbers each in registers, for three products: the error is
-about :math:`2^{-22}`, and the range that of float32.
+their matrices, are split into three bfloat16 numbers each, for six products, or two of TF32 for
+three: the error is about :math:`2^{-22}` at most, and the range that of float32.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import triton
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bunn.kernels import Decay, Tiles
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.squares import multiply_squares
+
+#: A row that begins at a multiple of this can be read 16 bytes at a time.
+ALIGNED = 16
+_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 class SquareTiling(NamedTuple):
@@ -31,14 +37,14 @@ class SquareTiling(NamedTuple):
         chunk: Nodes whose features are gathered at a time.
         stages: Steps from the load of nodes to the product.
         warps: Groups of 32 threads of a program.
-        precision: How numbers of float32 are multiplied.
+        precision: How numbers of float32 are multiplied. (default: the best there is)
     """
 
     width: int
     chunk: int
     stages: int = 3
     warps: int = 4
-    precision: str = "tf32x3"
+    precision: str | None = None
 
 
 #: For features of float32, and of 16 bits.
@@ -54,7 +60,7 @@ def multiply_grouped(
     tiling: SquareTiling | None = None,
 ) -> Tensor:
     """:func:`bunn.kernels.multiply_components`."""
-    return _multiply(x, matrices, tiles, transposed, decay, None, None, tiling)
+    return _multiply(x, matrices, tiles, transposed, decay, None, tiling)[0]
 
 
 def multiply_grouped_back(
@@ -67,8 +73,7 @@ def multiply_grouped_back(
     tiling: SquareTiling | None = None,
 ) -> tuple[Tensor, Tensor]:
     """:func:`bunn.kernels.multiply_components_back`."""
-    sums = torch.empty(tiles.table.size(0), x.size(1), dtype=torch.float32, device=x.device)
-    y = _multiply(x, matrices, tiles, transposed, decay, other.contiguous(), sums, tiling)
+    y, sums = _multiply(x, matrices, tiles, transposed, decay, other, tiling)
     return y, sums.sum(0)
 
 
@@ -79,27 +84,48 @@ def _multiply(
     transposed: bool,
     decay: Decay | None,
     other: Tensor | None,
-    sums: Tensor | None,
     tiling: SquareTiling | None,
-) -> Tensor:
-    if x.size(1) > 1 and x.stride(1) != 1:
-        x = x.contiguous()
-    n, width = x.shape
-    out = torch.empty(n, width, dtype=x.dtype, device=x.device)
+) -> tuple[Tensor, Tensor]:
+    """The product, and for every tile the sums that ``other`` asks for."""
     tiling = tiling or (WIDE if x.dtype == torch.float32 else NARROW)
+    columns, x = x.size(1), _aligned(x)
+    other = None if other is None else _aligned(other).contiguous()
     values, times = decay or (None, None)
+    if isinstance(times, Tensor):
+        times = _aligned(times)
+    n, width = x.shape
+    out, num_tiles = torch.empty(n, width, dtype=x.dtype, device=x.device), tiles.table.size(0)
+    sums = x.new_empty(0 if other is None else num_tiles, width, dtype=torch.float32)
     if out.numel() > 0:
         launch(
             multiply_squares,
-            (tiles.table.size(0), parts(width, tiling.width)),
+            (num_tiles, parts(width, tiling.width)),
             (
                 *(x, out, matrices, tiles.table, tiles.order, values, times, other, sums),
                 *(width, x.stride(0)),
             ),
             tiling.warps,
             **{"TRANSPOSED": transposed, "DECAY": decay is not None},
-            **{"PER_COLUMN": isinstance(times, Tensor), "SUMS": sums is not None},
-            **{"PRECISION": tiling.precision, "ROWS": tiles.rows, "CHUNK": tiling.chunk},
+            **{"PER_COLUMN": isinstance(times, Tensor), "SUMS": other is not None},
+            **{
+                "PRECISION": tiling.precision or _precision(x),
+                "ROWS": tiles.rows,
+                "CHUNK": tiling.chunk,
+            },
             **{"WIDTH": tiling.width, "STAGES": tiling.stages},
         )
-    return out
+    return out[:, :columns], sums[:, :columns]
+
+
+def _precision(x: Tensor) -> str:
+    """Products of bfloat16 are faster than those of TF32, where Triton forms them."""
+    return "bf16x6" if x.is_cuda and torch.version.hip is None and _VERSION >= (3, 6) else "tf32x3"
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """``x`` with rows that begin at multiples of :data:`ALIGNED` numbers, filled up if need be:
+    others are read a number at a time, and take several times as long."""
+    if x.size(-1) % ALIGNED:
+        return pad(x, (0, -x.size(-1) % ALIGNED))
+    lies_well = x.stride(-1) == 1 and all(step % ALIGNED == 0 for step in x.stride()[:-1])
+    return x if lies_well else x.contiguous()

@@ -19,7 +19,7 @@ ROWS = 64
 #: Neighbours that are gathered at once.
 CHUNK = 32
 #: Chunks of the longest block that is summed in one piece.
-LONGEST = 96
+LONGEST = 48
 #: Permutations by which rows are ordered.
 HASHES = 4
 #: Graphs that can gain have so many entries, and so many in a row.

@@ -96,11 +96,8 @@ class _Blocks(torch.autograd.Function):
         given = Parameters.of(flat, k)
         maps = [*given.enter, *given.leave]
         if any(weight.dtype != plan.dtype for weight in maps):
-            maps, parts = (
-                [weight.new_empty(weight.shape, dtype=plan.dtype) for weight in maps],
-                maps,
-            )
-            torch._foreach_copy_(maps, parts)
+            given_maps, maps = maps, [torch.empty_like(part, dtype=plan.dtype) for part in maps]
+            torch._foreach_copy_(maps, given_maps)
         # What a backward pass reads lies side by side, else each block writes over the last.
         places, hidden = k if plan.differentiable else 1, given.enter[0].size(0)
         streams = x.new_empty(places, n, width)

@@ -93,7 +93,7 @@ def main() -> None:
         for on in ("", "PLACE"):
             show(heads.add_neighbours, on, dtype, **tile)
     for dtype, tiling in (("bf16", NARROW), ("fp32", WIDE)):
-        tile = {"PRECISION": tiling.precision, "ROWS": TOGETHER, "CHUNK": tiling.chunk}
+        tile = {"PRECISION": "bf16x6", "ROWS": TOGETHER, "CHUNK": tiling.chunk}
         tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
         for on in ("", "TRANSPOSED DECAY PER_COLUMN", "TRANSPOSED DECAY PER_COLUMN SUMS"):
             show(squares.multiply_squares, on, dtype, tiling.warps, **tile)

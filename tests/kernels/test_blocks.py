@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from bunn import Laplacian, diffuse, kernels
-from bunn.kernels import Blocks, Dropout, grouping
+from bunn.kernels import Blocks, grouping
 from bunn.kernels.blocks import BlockTiling, walk_in_blocks, without_root
-from bunn.nn.chains import add_and_norm
+from bunn.nn import SAGEPhi
 from tests.graphs import ZOO, edges_of
 from tests.kernels.test_walk import DEVICE, poisoned
 
@@ -213,16 +213,20 @@ def test_heat_and_its_adjoint(graph, time, normalization, dtype, taken):
     assert bool(taken) == (dtype == torch.bfloat16 or normalization == "rw")
 
 
-def test_the_mean_beside_what_is_normalised(taken):
-    lap, norm = laplacian("random"), nn.LayerNorm(64, device=DEVICE)
-    x = torch.randn(lap.num_nodes, 64, device=DEVICE, requires_grad=True)
-    nothing = Dropout(0.0, None)
-    mean = lap.aggregation("mean")
-    out = add_and_norm(x, None, None, norm, nothing, torch.bfloat16, mean).normed
-    expected = exact(lap, "mean") @ out[:, :64].double()
-    torch.testing.assert_close(out[:, 64:].double(), expected, rtol=1e-2, atol=1e-2)
-    out.sum().backward()
-    assert len(taken) == 2
+def test_the_mean_beside_what_is_normalised(taken, monkeypatch):
+    """Columns of a wider matrix, in a phi: its two blocks forwards and backwards."""
+    monkeypatch.setattr(kernels, "serve_chains", lambda x: x.dtype != torch.float64)
+    lap, phi = laplacian("random"), SAGEPhi(8, 4, 64, num_layers=2).to(DEVICE)
+    x = torch.randn(lap.num_nodes, 8, device=DEVICE, requires_grad=True)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        y = phi(x, lap)
+    wide, wide_x = copy.deepcopy(phi).double(), x.detach().double().requires_grad_()
+    expected = wide(wide_x, lap)
+    assert float((y - expected).norm() / expected.norm()) < 2e-2
+    y.float().square().sum().backward()
+    expected.square().sum().backward()
+    assert float((x.grad - wide_x.grad).norm() / wide_x.grad.norm()) < 5e-2
+    assert len(taken) == 4
 
 
 def test_products_of_the_symmetric_laplacian(taken):
