@@ -59,8 +59,8 @@ def reproduce(
         str | None,
         typer.Option(
             help="Neighborsmatch: paper; narrow, for a BuNN with 64 channels; long, for message "
-            "passing over 10,000 epochs. Heterophilous: some of paper,released. Ablations: "
-            "some of them.",
+            "passing over 10,000 epochs. Heterophilous: some of paper,released,tuned,labels. "
+            "Ablations: some of them.",
             show_default="paper, or all that a model has",
         ),
     ] = None,

@@ -12,7 +12,9 @@ Presets of a BuNN:
   degree 8, or exact where that diverges.
 - ``released``: what the released commands ran. The update is a network of two layers on features
   and heat, phi a GraphSAGE as wide as the model, the maps rotations.
-- ``tuned``: ours, chosen on validation nodes, once there is one: see ``docs/heterophilous.md``.
+- ``tuned``: ours, chosen on validation nodes: see ``docs/heterophilous.md``.
+- ``labels``: ours, chosen likewise, of a model that reads the labels of training nodes, too
+  (:mod:`bunn.training.labels`). The others of the table do not.
 
 Baselines have ``paper``: what was published with them, NSD with the paper's table of best values.
 On the smaller relatives of the five all models have ``small``.
@@ -107,8 +109,27 @@ OF_MODEL: dict[str, dict[str, Any]] = {
     "sage": {"feed_forward": True},
     "gat": {"feed_forward": True, "heads": 8},
 }
-#: What was changed in ``released`` for ``tuned``.
-TUNED: dict[str, tuple[str, ...]] = {}
+#: What was changed in ``released`` for presets that were searched for.
+_EXACT = ("model.method=auto", "model.degree=none")
+_COSINE = ("schedule.name=cosine", "schedule.warmup=50")
+_NARROW = ("model.hidden_channels=128", "model.phi_channels=128", "model.num_bundles=64")
+SEARCHED: dict[str, dict[str, tuple[str, ...]]] = {
+    "tuned": {
+        "minesweeper": (
+            *(*_EXACT, *_COSINE, *_NARROW),
+            *("model.num_layers=6", "model.phi_layers=6", "model.time=3"),
+            *("model.node_dropout=0.2", "model.dropout=0.1"),
+            *("optimizer.lr=2e-3", "training.epochs=2000"),
+        ),
+    },
+    "labels": {
+        "minesweeper": (
+            *(*_EXACT, *_COSINE, *_NARROW),
+            *("model.num_layers=5", "model.phi_layers=4"),
+            *("optimizer.lr=1e-3", "training.epochs=1200", "training.label_inputs=0.8"),
+        ),
+    },
+}
 #: For graphs that neither the paper nor its code has: small ones, on which large models overfit.
 SMALL_FRAME: dict[str, Any] = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5}
 SMALL_BUNN, SMALL_RATE = Best(64, 32, 2, 2, 1.0, 1e-3, degree=None), 1e-3
@@ -132,7 +153,7 @@ def preset(dataset: str, model: str, name: str = "paper") -> Config:
     if name == "paper":
         return _paper(dataset, PAPER[dataset])
     config = _released(dataset, RELEASED[dataset])
-    return config.override(TUNED[dataset]) if name == "tuned" else config
+    return config if name == "released" else config.override(SEARCHED[name][dataset])
 
 
 def names(dataset: str, model: str) -> tuple[str, ...]:
@@ -141,7 +162,7 @@ def names(dataset: str, model: str) -> tuple[str, ...]:
         return ("small",)
     if model != "bunn":
         return ("paper",)
-    return ("paper", "released", *(("tuned",) if dataset in TUNED else ()))
+    return ("paper", "released", *(name for name, found in SEARCHED.items() if dataset in found))
 
 
 def _paper(dataset: str, best: Best) -> Config:
@@ -289,7 +310,12 @@ def measured(
     With other epochs a preset is another one, and is called so.
     """
     if request.epochs not in (None, config.training.epochs):
-        config = replace(config, training=replace(config.training, epochs=request.epochs))
+        warmup = min(config.schedule.warmup, request.epochs)
+        config = replace(
+            config,
+            schedule=replace(config.schedule, warmup=warmup),
+            training=replace(config.training, epochs=request.epochs),
+        )
         name = f"{name}-{request.epochs}-epochs"
     stem = f"{config.dataset}-{config.architecture}-{name}"
     folder = request.runs / stem

@@ -107,12 +107,8 @@ def _multiply(
             tiling.warps,
             **{"TRANSPOSED": transposed, "DECAY": decay is not None},
             **{"PER_COLUMN": isinstance(times, Tensor), "SUMS": other is not None},
-            **{
-                "PRECISION": tiling.precision or _precision(x),
-                "ROWS": tiles.rows,
-                "CHUNK": tiling.chunk,
-            },
-            **{"WIDTH": tiling.width, "STAGES": tiling.stages},
+            **{"PRECISION": tiling.precision or _precision(x), "ROWS": tiles.rows},
+            **{"CHUNK": tiling.chunk, "WIDTH": tiling.width, "STAGES": tiling.stages},
         )
     return out[:, :columns], sums[:, :columns]
 
