@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.device import by_kind, capture, medians, save_measured, side_by_side
+from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
 from benchmarks.gpu_layers import PRECISIONS, autocast
 from benchmarks.graphs import heterophilous_graphs
+from benchmarks.results import unfinished
 from bunn import BuNN, Laplacian
 
 CHANNELS, BUNDLES, DROPOUT = 512, 256, 0.2
@@ -101,12 +102,16 @@ def measure(name: str, precision: str) -> dict[str, Any]:
 def main() -> None:
     torch.set_float32_matmul_precision("high")
     jobs = [(name, precision) for name in MODELS for precision in PRECISIONS]
+    rows = unfinished("gpu_models", len(jobs))
+    there = {(row["graph"], row["precision"]) for row in rows}
+    jobs = [job for job in jobs if job not in there]
     side_by_side(warm, jobs)
-    rows: list[dict[str, Any]] = []
     for name, precision in jobs:
-        rows.append({"graph": name, "precision": precision, **measure(name, precision)})
+        commit = about()["git_commit"]
+        row = {"graph": name, "precision": precision, "commit": commit}
+        rows.append({**row, **measure(name, precision)})
         print(name, precision, rows[-1]["milliseconds"])
-    save_measured("gpu_models", rows, __doc__, channels=CHANNELS)
+        save_measured("gpu_models", rows, __doc__, channels=CHANNELS)
 
 
 if __name__ == "__main__":

@@ -225,4 +225,13 @@ def test_committed_results_say_how_they_were_measured():
     assert len(tried) >= 2
     for study in tried:
         assert {trial["device"] for trial in study["trials"]} == {"NVIDIA H200"}
-        assert all(re.fullmatch(r"[0-9a-f]{40}", trial["git_commit"]) for trial in study["trials"])
+        for trial in study["trials"]:
+            known = trial["git_commit"] is not None
+            assert known or study["sampler"] == "by hand"
+            assert not known or re.fullmatch(r"[0-9a-f]{40}", trial["git_commit"])
+    for dataset, count in heterophilous.TRIED.items():
+        trials = [t for study in tried if study["dataset"] == dataset for t in study["trials"]]
+        assert count == sum(trial["state"] in ("complete", "pruned") for trial in trials)
+        for preset in heterophilous.SEARCHED:
+            result = Result.read(folder / f"{dataset}-bunn-{preset}.json")
+            assert result.extra["configurations_tried"] == count
