@@ -130,6 +130,11 @@ SEARCHED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
 }
+#: What is to be said of them.
+NOTES = {
+    "tuned": "our hyper-parameters, chosen on validation nodes",
+    "labels": "our hyper-parameters; the model reads the labels of training nodes, too",
+}
 #: Configurations of a BuNN that were tried on a graph before, for all of these presets, as
 #: ``results/heterophilous/tuning`` has them.
 TRIED = {"minesweeper": 50}
@@ -298,7 +303,8 @@ def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request
     runs = [(split, 0) for split in splits_of(request)]
     result = measured(watcher, preset(dataset, model, name), runs, EXPERIMENT, name, request)
     if model == "bunn" and name in SEARCHED:
-        result = replace(result, extra={**result.extra, "configurations_tried": TRIED[dataset]})
+        extra = {**result.extra, "configurations_tried": TRIED[dataset]}
+        result = replace(result, notes=NOTES[name], extra=extra)
     return result.write(request.results)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bunn.experiments import neighborsmatch, synthetic
+from bunn.experiments import heterophilous, neighborsmatch, synthetic
 from bunn.experiments.cells import compare
 from bunn.experiments.published import PUBLISHED
 from bunn.experiments.results import Result, read_results
@@ -17,6 +17,8 @@ TREE = "tree-neighborsmatch-r"
 def expected(result: Result) -> Config:
     if result.experiment == "synthetic":
         return synthetic.preset(result.dataset, result.model, result.epochs)
+    if result.experiment == "heterophilous":
+        return heterophilous.preset(result.dataset, result.model, result.preset)
     depth = int(result.dataset.removeprefix(TREE))
     return neighborsmatch.preset(depth, result.model, result.preset, result.epochs)
 
