@@ -13,6 +13,7 @@ from benchmarks import (
     floors,
     gpu_accuracy,
     gpu_batches,
+    gpu_desync,
     gpu_diffusion,
     gpu_layers,
     gpu_models,
@@ -21,6 +22,7 @@ from benchmarks import (
     gpu_times,
     layer,
     memory,
+    mines,
     performance,
     report,
     reuse,
@@ -46,9 +48,9 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
-        *(diffusion, layer, memory, scaling, floors, rounding, reuse),
+        *(diffusion, layer, memory, scaling, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
-        gpu_accuracy,
+        *(gpu_accuracy, gpu_desync),
     )
 }
 GROUPS = {

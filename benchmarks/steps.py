@@ -30,10 +30,10 @@ times as fast; one whose mean is taken by the kernel of this package, up to 2.7 
 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
-would turn it again. Desync as part of the last write would save one of the four passes of the maps,
-which the table below has at a tenth of a step: 2 or 3 % at best, for programs that would have to
-gather both halves of a row at once; and nothing where the heat is a dense product, or where an
-update comes before desync, as in the full models.
+would turn it again. Desync as part of the last write would save one pass: steps without any desync
+(`benchmarks/gpu_desync.py`) are 1.8 to 2.5 % faster where heat is sparse and 0.5 % where it is a
+dense product, which is more than a fused one could save, for programs that would have to gather
+both halves of a row at once. In the full models an update comes before desync.
 
 Not good: *eager*. Without a CUDA graph a step of a BuNN takes 15 to 28 ms on any of these graphs,
 which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 9
@@ -43,12 +43,15 @@ ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a l
 
 BATCHES_LOG = """\
 On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 2 us at full speed, and 31 MB of
-features, kernels and results, 7 us. It takes 87: laying features into stacks, filling them up and
-bringing them back are several passes over all of them, and in float32, where they are split in two,
-many more. Predicted was a product at the speed of the large graphs, and *auto* took it everywhere;
-its costs per stack and per number moved are from the first run of this table. It takes sparse
-products at t = 1 since, where nothing has to be moved. One kernel that multiplies the components
-where they lie would do away with most of the rest.
+features, kernels and results, 7 us. At first it took 87: laying features into stacks, filling them
+up and bringing them back are several passes over all of them, and in float32, where they were split
+in two, many more. Now one kernel multiplies the components where they lie
+(`bunn/kernels/grouped.py`), in 14 us, and 15 for mixed sizes, where it was 135. In float32 numbers
+are split in registers: three products of TF32 took 81 us, six of bfloat16 take 48, where memory
+would take 15. Heat from eigenvectors is two such passes, with the decay in the first: 34 us instead
+of 199, 98 instead of 509; forth and back with a learned time to a column, 94 instead of 897
+(`gpu_tried.json`). Columns that are no multiple of 16 are filled up: read one by one, 235 of them
+took three to five times as long as 128.
 """
 
 MODELS_LOG = """\
@@ -56,9 +59,14 @@ The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, 
 minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.7, gathering
 out of the cache at its speed, and the optimiser 1.0; of the chains' 4.4 ms their traffic would be
 3. A quarter would leave them less than that. Heat factor by factor and angles inside of the kernels
-of the maps took it from 18.6 to 17.6 ms. Weight gradients on a second stream, beside the chains,
-are left; they would have to hide 3 of their 7 ms. Compiled code does without these kernels, and is
-slower than what is captured alone.
+of the maps took it from 18.6 to 17.6 ms. Compiled code does without these kernels, and is slower
+than what is captured alone.
+
+This table is from before the gradients by the weights of a phi were computed together. One by one
+they have too few entries to fill the card, and cuBLAS cuts their sums and adds them up again. Tried
+(`gpu_tried.json`): on a second stream beside the passes, 17.2 ms instead of 17.5, since products
+and passes want the same registers; all eight blocks of a phi as one batch of products, 16.1, at 11
+% less memory; both, with batches of four, 16.3. The batch was kept.
 
 Not good: *eager*. The host takes longer for these kernels than for the operations of torch that
 they replace, and a step that is not captured takes 115 to 136 ms instead of 99 to 119 before.

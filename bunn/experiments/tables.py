@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The preset whose rows carry the model's name alone; others add theirs.
 PLAIN_PRESET = "paper"
+#: Presets in the order of rows; others follow by name.
+PRESETS = (PLAIN_PRESET, "released", "tuned", "labels")
 
 
 @dataclass(frozen=True)
@@ -229,8 +231,10 @@ def _table(
     order = [*models, *sorted(ours - set(models)), *highest]
     rows = []
     for model in order:
-        presets = sorted(preset for name, preset in found if name == model)
-        presets.sort(key=lambda preset: preset != PLAIN_PRESET)
+        presets = sorted(
+            (preset for name, preset in found if name == model),
+            key=lambda preset: ((*PRESETS, preset).index(preset), preset),
+        )
         first, *more = presets or [PLAIN_PRESET]
         for preset in (first, *more):
             measured = found.get((model, preset), {})
