@@ -62,7 +62,7 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor]:
     return high, ((x - high) * REST).half()
 
 
-def _multiply(a: Tensor, b: Tensor) -> Tensor:
+def multiply_16_bits(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` for stacks of 16 bits, in float32."""
     if not a.is_cuda:
         return a.float() @ b.float()
@@ -76,14 +76,14 @@ class _SplitProduct(torch.autograd.Function):
     def forward(x: Tensor, high: Tensor, low: Tensor | None) -> Tensor:
         size, missing = x.size(-2), high.size(-1) - x.size(-2)
         if low is None:
-            return _multiply(high, pad(x, (0, 0, 0, missing)))[:, :size].to(x.dtype)
+            return multiply_16_bits(high, pad(x, (0, 0, 0, missing)))[:, :size].to(x.dtype)
         largest = x.abs().amax(-2, keepdim=True)
         exponent = torch.frexp(largest).exponent.clamp(min=LOWEST)
         scaled = torch.ldexp(pad(x, (0, 0, 0, missing)), -exponent)
         first, rest = _split(scaled)
-        both = _multiply(high, torch.cat((first, rest), dim=-1))[:, :size]
+        both = multiply_16_bits(high, torch.cat((first, rest), dim=-1))[:, :size]
         y, cross = both.split(x.size(-1), dim=-1)
-        return torch.ldexp(y + (cross + _multiply(low, first)[:, :size]) / REST, exponent)
+        return torch.ldexp(y + (cross + multiply_16_bits(low, first)[:, :size]) / REST, exponent)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

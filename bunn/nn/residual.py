@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from bunn import kernels
 from bunn.calling import batched
+from bunn.diffusion.products import multiply_16_bits
 from bunn.kernels import Dropout
 from bunn.nn.chains import (
     NOTHING,
@@ -193,7 +194,9 @@ def _by_weights(weights: Sequence[Tensor], grad: Tensor, x: Tensor) -> Sequence[
     """The gradients by weights of ``k`` layers from ``x: (k, n, i)`` to ``(k, n, o)``."""
     if not any(weight.requires_grad for weight in weights):
         return [None] * len(weights)
-    return torch.bmm(grad.transpose(1, 2), x).to(weights[0].dtype).unbind()
+    narrow = grad.dtype.itemsize == 2 and weights[0].dtype == torch.float32
+    multiply = multiply_16_bits if narrow else torch.bmm
+    return multiply(grad.transpose(1, 2), x).unbind()
 
 
 def _by_torch(plan: Plan, x: Tensor, given: Parameters) -> Tensor:

@@ -176,10 +176,12 @@ def test_what_nobody_ran_is_said_once_for_a_model():
 
 
 def test_presets_have_rows_of_their_own_and_the_papers_first():
-    results = [sample(preset=preset) for preset in ("quick", "released", "paper")]
+    presets = ("quick", "labels", "released", "paper", "tuned")
+    results = [sample(preset=preset) for preset in presets]
     text = markdown(results)
     labels = [cells(line)[0] for line in text.splitlines() if line.startswith("| BuNN")]
-    assert labels == ["BuNN", "BuNN, quick", "BuNN, released"]
+    names = ("released", "tuned", "labels", "quick")
+    assert labels == ["BuNN", *(f"BuNN, {name}" for name in names)]
 
 
 def test_runs_are_counted():

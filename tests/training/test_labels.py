@@ -126,6 +126,25 @@ def test_labels_tell_where_features_say_nothing(monkeypatch):
     assert outcome.parameters == without.parameters + 3 * 16
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_runs_side_by_side_read_labels_of_their_own(together, monkeypatch):
+    """Each shows the training labels of its split, and learns from the rest."""
+    seen: dict[int, set[tuple[int, ...]]] = {}
+    real = ShownLabels.some
+
+    def some(self, batch):
+        found = real(self, batch)
+        rows, _ = shown_in(found, 2)
+        seen.setdefault(id(self), set()).add(tuple(rows.tolist()))
+        assert set(rows.tolist()) < set(batch.rows["train"].tolist())
+        return found
+
+    monkeypatch.setattr(ShownLabels, "some", some)
+    training = {"label_inputs": 0.5, "together": together, "epochs": 3}
+    train(tiny("minesweeper-board", training=training), [(0, 0), (1, 0)], device="cpu")
+    assert [len(rows) for rows in seen.values()] == [3, 3]
+
+
 @pytest.mark.parametrize(
     ("task", "outputs", "message"),
     [

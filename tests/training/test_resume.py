@@ -40,13 +40,13 @@ EXPERIMENTS = {
         },
         [(0, 0), (1, 1), (0, 2)],
     ),
-    "together, signs, cosine": (
+    "together, signs, labels, cosine": (
         {
             "dataset": "minesweeper-board",
             "encoding": {"lap_pe": 3, "rwse": 2},
             "model": {"dropout": 0.2},
             "schedule": {"name": "cosine"},
-            "training": {"together": True},
+            "training": {"together": True, "label_inputs": 0.5},
         },
         [(0, 0), (1, 1)],
     ),
@@ -139,7 +139,7 @@ def test_no_checkpoint_yet(tmp_path):
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    config, runs = experiment("together, signs, cosine")
+    config, runs = experiment("together, signs, labels, cosine")
     first = train(config, runs, folder=tmp_path, device="cpu")
     before = listing(tmp_path)
     watched = []
