@@ -83,7 +83,8 @@ def test_auto_forms_kernels_where_tensor_cores_multiply_them(dtype, monkeypatch)
 
 @pytest.mark.parametrize("name", gpu_batches.batches())
 def test_auto_takes_what_was_fast_on_batches(name, monkeypatch):
-    monkeypatch.setattr("bunn.diffusion.auto.on_tensor_cores", lambda lap: True)
+    for on in ("on_tensor_cores", "in_place"):
+        monkeypatch.setattr(f"bunn.diffusion.auto.{on}", lambda lap: True)
     edge_index, n = gpu_batches.batches()[name]
     lap = Laplacian(edge_index, num_nodes=n)
     lap.block_spectrum()
