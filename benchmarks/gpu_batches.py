@@ -1,9 +1,9 @@
 """Heat on batches of small graphs on a GPU: sparse, dense and spectral.
 
 256 random graphs to a batch, about three neighbours to a node, of 150 nodes each or of 50 to 250;
-128 channels. ``dense`` and ``spectral`` are batched products of the tensor cores, one for each size
-of a component; their kernels and eigenvectors are there already. ``auto`` is what ``diffuse``
-chooses. Every call is a CUDA graph; errors are relative to the features.
+128 channels. ``dense`` and ``spectral`` are one and two products of the tensor cores with matrices
+of all components, where these lie; kernels and eigenvectors are there already. ``auto`` is what
+``diffuse`` chooses. Every call is a CUDA graph; errors are relative to the features.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def _batches(result: dict[str, Any]) -> str:
     return (
         f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
         f"{result['channels']} channels: milliseconds, and errors relative to the features. "
-        "*dense* and *spectral* are batched products of the tensor cores, one for each size of a "
-        "graph.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
+        "*dense* and *spectral* are one and two products of the tensor cores with the matrices of "
+        "all graphs, where these lie.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
     )
 
 

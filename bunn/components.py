@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from torch.nn.functional import pad
 
 from bunn.kernels import Tiles
 from bunn.operator import for_keeps
+
+Number = TypeVar("Number", int, Tensor)
 
 #: Components are stacked where their sizes, over this, are rounded up to the same number.
 SIMILAR = 32
@@ -103,6 +106,10 @@ class Blocks:
         """``sum s_i^2``: the number of entries of a block-diagonal matrix."""
         return sum(m * s * s for m, s in self.shapes)
 
+    def area_in(self, rows: int, columns: int) -> int:
+        """The same with all blocks filled up to multiples of so many rows and columns."""
+        return sum(m * _up(s, rows) * _up(s, columns) for m, s in self.shapes)
+
     @property
     def num_groups(self) -> int:
         """The number of stacks of :attr:`merged`."""
@@ -116,7 +123,7 @@ class Blocks:
 
     @cached_property
     def tiles(self) -> Tiles:
-        """Matrices of components, filled up as in :attr:`merged`, as a kernel finds them."""
+        """Matrices of components, filled up to multiples of :data:`ALIGNED`, for a kernel."""
         with for_keeps():
             return tiles_of(self)
 
@@ -125,13 +132,13 @@ class Blocks:
         if len(self.shapes) == 1 and self.shapes[0][0] == 1:
             return [x.unsqueeze(0)]
         pieces = x[self.order].split([m * s for m, s in self.shapes])
-        return [piece.unflatten(0, shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return _shaped(pieces, self.shapes)
 
     def join(self, stacks: Sequence[Tensor]) -> Tensor:
         """The inverse of :meth:`split`."""
         if len(self.shapes) == 1 and self.shapes[0][0] == 1:
             return stacks[0].squeeze(0)
-        return torch.cat([stack.flatten(0, 1) for stack in stacks])[self.rank]
+        return torch.cat(_flat(stacks, self.shapes))[self.rank]
 
     def dense(self, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
         """A block-diagonal sparse matrix as one dense ``(m, s, s)`` stack per component size."""
@@ -194,18 +201,13 @@ class Merged:
         if self.whole:
             return [pad(x, (0, 0, 0, self.shapes[0][1] - x.size(0))).unsqueeze(0)]
         pieces = pad(x, (0, 0, 0, 1))[self.index].split([m * s for m, s in self.shapes])
-        shaped = zip(pieces, self.shapes, strict=True)
-        return [piece.reshape(*shape, x.size(1)) for piece, shape in shaped]
+        return _shaped(pieces, self.shapes)
 
     def join(self, stacks: Sequence[Tensor]) -> Tensor:
         """The inverse of :meth:`split`."""
         if self.whole:
             return stacks[0][0, : self.place.numel()]
-        rows = [
-            stack.reshape(m * s, stack.size(2))
-            for stack, (m, s) in zip(stacks, self.shapes, strict=True)
-        ]
-        return torch.cat(rows)[self.place]
+        return torch.cat(_flat(stacks, self.shapes))[self.place]
 
     def fill(self, stacks: Sequence[Tensor]) -> list[Tensor]:
         """``(m, s, ...)`` for every size of a component as ``(M, S, ...)``, all but the first
@@ -222,13 +224,30 @@ class Merged:
         return found
 
 
+Shapes = Sequence[tuple[int, int]]
+
+
+# Gradients that are batched have rules for these, and none for flatten and unflatten.
+def _shaped(pieces: Sequence[Tensor], shapes: Shapes) -> list[Tensor]:
+    return [p.reshape(*shape, p.size(1)) for p, shape in zip(pieces, shapes, strict=True)]
+
+
+def _flat(stacks: Sequence[Tensor], shapes: Shapes) -> list[Tensor]:
+    return [s.reshape(m * n, s.size(2)) for s, (m, n) in zip(stacks, shapes, strict=True)]
+
+
+def _up(number: Number, step: int) -> Number:
+    """The next multiple of ``step``."""
+    return (number + step - 1) // step * step
+
+
 def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:
     """The rows of all components, the largest of which are taken first."""
     device = blocks.order.device
     count, size = torch.tensor(blocks.shapes, device=device).unbind(1)
-    stacked, side = torch.tensor(blocks.merged.shapes, device=device).unbind(1)
-    sizes, sides = torch.repeat_interleave(size, count), torch.repeat_interleave(side, stacked)
-    squares, parts = sides.square(), (sizes + rows - 1) // rows
+    sizes = torch.repeat_interleave(size, count)
+    sides = _up(sizes, ALIGNED)
+    squares, parts = sides.square(), _up(sizes, rows) // rows
     owner = torch.repeat_interleave(torch.arange(sizes.numel(), device=device), parts)
     part = torch.arange(owner.numel(), device=device) - (parts.cumsum(0) - parts)[owner]
     begin, first = squares.cumsum(0) - squares, sizes.cumsum(0) - sizes

@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bunn import kernels
 from bunn.calling import plain
-from bunn.components import Blocks, Merged
+from bunn.components import ALIGNED, Blocks
+
+#: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
+#: Others are filled up: read a number at a time they take several times as long.
+EVEN = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,22 +37,23 @@ class BlockMatrix:
     """A block-diagonal matrix.
 
     Args:
-        entries: Those of all stacks of ``merged``, one after the other.
-        merged: The components, and how they are stacked.
-        tiles: The same for a kernel.
+        entries: Those of all components, filled up to multiples of :data:`ALIGNED`, one after the
+            other.
+        blocks: The components.
         transposed: Whether the transpose is meant.
     """
 
     entries: Tensor
-    merged: Merged
-    tiles: kernels.Tiles
+    blocks: Blocks
     transposed: bool = False
 
     @classmethod
     def of(cls, stacks: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) -> BlockMatrix:
         """One ``(m, s, s)`` stack per component size, for features of a type."""
-        filled = blocks.merged.fill([stack.to(dtype) for stack in stacks])
-        return cls(torch.cat([stack.flatten() for stack in filled]), blocks.merged, blocks.tiles)
+        missing = [-s % ALIGNED for _, s in blocks.shapes]
+        pairs = zip(stacks, missing, strict=True)
+        filled = [pad(stack.to(dtype), (0, more, 0, more)).flatten() for stack, more in pairs]
+        return cls(torch.cat(filled), blocks)
 
     @property
     def adjoint(self) -> BlockMatrix:
@@ -55,20 +61,24 @@ class BlockMatrix:
         return replace(self, transposed=not self.transposed)
 
     def stacks(self) -> list[Tensor]:
-        """One ``(M, S, S)`` stack per group of ``merged``."""
-        shapes = self.merged.shapes
-        pieces = self.entries.split([m * s * s for m, s in shapes])
-        found = [piece.view(m, s, s) for piece, (m, s) in zip(pieces, shapes, strict=True)]
+        """One ``(m, s, s)`` stack per component size."""
+        shapes = [(m, s, s + -s % ALIGNED) for m, s in self.blocks.shapes]
+        pieces = zip(
+            self.entries.split([m * side**2 for m, _, side in shapes]), shapes, strict=True
+        )
+        found = [piece.view(m, side, side)[:, :s, :s] for piece, (m, s, side) in pieces]
         return [stack.mT for stack in found] if self.transposed else found
 
     def times(self, x: Tensor, decay: kernels.Decay | None = None) -> Tensor:
         """The product with ``x: (n, c)`` by a kernel, times ``decay``."""
-        return kernels.multiply_components(x, self.entries, self.tiles, self.transposed, decay)
+        tiles = self.blocks.tiles
+        return kernels.multiply_components(x, self.entries, tiles, self.transposed, decay)
 
     def times_back(self, x: Tensor, decay: kernels.Decay, other: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and its sums with ``other``: :func:`bunn.kernels.multiply_components_back`."""
+        tiles = self.blocks.tiles
         return kernels.multiply_components_back(
-            x, self.entries, self.tiles, self.transposed, decay, other
+            x, self.entries, tiles, self.transposed, decay, other
         )
 
 
@@ -86,12 +96,21 @@ class _BlockProduct(torch.autograd.Function):
 def block_product(matrix: BlockMatrix, x: Tensor) -> Tensor:
     """``M x`` for ``x: (n, c)`` in the type of the matrix, differentiable in ``x``."""
     if plain(x):
-        y: Tensor = _BlockProduct.apply(x, matrix)  # type: ignore[no-untyped-call]
-        return y
-    merged = matrix.merged
+        y: Tensor = _BlockProduct.apply(_even(x), matrix)  # type: ignore[no-untyped-call]
+        return _cut(y, x.size(1))
+    blocks = matrix.blocks
     exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
-    parts = zip(matrix.stacks(), merged.split(x.to(exact)), strict=True)
-    return merged.join([stack.to(exact) @ part for stack, part in parts]).to(x.dtype)
+    parts = zip(matrix.stacks(), blocks.split(x.to(exact)), strict=True)
+    return blocks.join([stack.to(exact) @ part for stack, part in parts]).to(x.dtype)
+
+
+def _even(x: Tensor) -> Tensor:
+    """``x`` with columns of zeros up to a multiple of :data:`EVEN`."""
+    return pad(x, (0, -x.size(-1) % EVEN)) if x.size(-1) % EVEN else x
+
+
+def _cut(y: Tensor, columns: int) -> Tensor:
+    return y if y.size(1) == columns else y[:, :columns].contiguous()
 
 
 class Basis(NamedTuple):
@@ -172,9 +191,11 @@ def basis_heat(x: Tensor, time: float | Tensor, basis: Basis) -> Tensor:
     """
     times, number = (time, 0.0) if isinstance(time, Tensor) else (None, time)
     if plain(x) and (times is None or plain(times)):
+        if times is not None and times.numel() > 1:
+            times = _even(times)
         y: Tensor
-        y, _ = _BasisHeat.apply(x, times, number, basis)  # type: ignore[no-untyped-call]
-        return y
+        y, _ = _BasisHeat.apply(_even(x), times, number, basis)  # type: ignore[no-untyped-call]
+        return _cut(y, x.size(1))
     found = decay_factors(basis.values, time) * block_product(basis.right.adjoint, x)
     return block_product(basis.left, found.to(x.dtype))
 

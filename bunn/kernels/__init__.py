@@ -79,8 +79,9 @@ class Tiles(NamedTuple):
     """Square matrices, one for every component, cut into rows that are multiplied together.
 
     Args:
-        table: ``(t, 5)`` int32: where the matrix begins, over 64; its side, over 8, with what it is
-            filled up with; where the nodes of the component begin in ``order``; how many they are;
+        table: ``(t, 5)`` int32: where the matrix begins, over the square of
+            :data:`bunn.components.ALIGNED`; its side, filled up to a multiple of that, over that;
+            where the nodes of the component begin in ``order``; how many they are;
             and the first of the rows, over ``rows``.
         order: ``(n,)`` int32 the nodes, by component.
         rows: How many rows are taken together.
@@ -275,7 +276,7 @@ def serve_components(value: Tensor, largest: int) -> bool:
     """Whether matrices of components are multiplied where these lie, for an operator with entries
     ``value`` whose largest component has so many nodes."""
     fits = value.is_cuda and value.dtype == torch.float32 and largest <= LARGEST
-    return fits and wanted()
+    return fits and wanted() and torch.version.hip is None  # where products are others
 
 
 def serve_attention(*tensors: Tensor) -> bool:

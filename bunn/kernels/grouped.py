@@ -18,14 +18,12 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
-from torch.nn.functional import pad
 
+from bunn.components import ALIGNED
 from bunn.kernels import Decay, Tiles
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.squares import multiply_squares
 
-#: A row that begins at a multiple of this can be read 16 bytes at a time.
-ALIGNED = 16
 _VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
@@ -87,41 +85,31 @@ def _multiply(
     tiling: SquareTiling | None,
 ) -> tuple[Tensor, Tensor]:
     """The product, and for every tile the sums that ``other`` asks for."""
+    if x.size(1) > 1 and x.stride(1) != 1:
+        x = x.contiguous()
     tiling = tiling or (WIDE if x.dtype == torch.float32 else NARROW)
-    columns, x = x.size(1), _aligned(x)
-    other = None if other is None else _aligned(other).contiguous()
-    values, times = decay or (None, None)
-    if isinstance(times, Tensor):
-        times = _aligned(times)
-    n, width = x.shape
-    out, num_tiles = torch.empty(n, width, dtype=x.dtype, device=x.device), tiles.table.size(0)
+    (n, width), num_tiles = x.shape, tiles.table.size(0)
+    out = torch.empty(n, width, dtype=x.dtype, device=x.device)
     sums = x.new_empty(0 if other is None else num_tiles, width, dtype=torch.float32)
+    values, times = decay or (None, None)
     if out.numel() > 0:
         launch(
             multiply_squares,
             (num_tiles, parts(width, tiling.width)),
             (
-                *(x, out, matrices, tiles.table, tiles.order, values, times, other, sums),
-                *(width, x.stride(0)),
+                *(x, out, matrices, tiles.table, tiles.order, values, times),
+                *(None if other is None else other.contiguous(), sums, width, x.stride(0)),
             ),
             tiling.warps,
             **{"TRANSPOSED": transposed, "DECAY": decay is not None},
             **{"PER_COLUMN": isinstance(times, Tensor), "SUMS": other is not None},
             **{"PRECISION": tiling.precision or _precision(x), "ROWS": tiles.rows},
             **{"CHUNK": tiling.chunk, "WIDTH": tiling.width, "STAGES": tiling.stages},
+            **{"ALIGNED": ALIGNED},
         )
-    return out[:, :columns], sums[:, :columns]
+    return out, sums
 
 
 def _precision(x: Tensor) -> str:
     """Products of bfloat16 are faster than those of TF32, where Triton forms them."""
-    return "bf16x6" if x.is_cuda and torch.version.hip is None and _VERSION >= (3, 6) else "tf32x3"
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """``x`` with rows that begin at multiples of :data:`ALIGNED` numbers, filled up if need be:
-    others are read a number at a time, and take several times as long."""
-    if x.size(-1) % ALIGNED:
-        return pad(x, (0, -x.size(-1) % ALIGNED))
-    lies_well = x.stride(-1) == 1 and all(step % ALIGNED == 0 for step in x.stride()[:-1])
-    return x if lies_well else x.contiguous()
+    return "bf16x6" if x.is_cuda and _VERSION >= (3, 6) else "tf32x3"

@@ -11,7 +11,7 @@ def multiply_squares(
     x, out, matrices, tiles, order, eigenvalues, times, found, sums, width, x_stride,
     TRANSPOSED: tl.constexpr, DECAY: tl.constexpr, PER_COLUMN: tl.constexpr, SUMS: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """``ROWS`` rows of the product of one component.
 
@@ -19,8 +19,8 @@ def multiply_squares(
     the compiler to read 16 bytes at a time. Matrices are zero, or not read, beyond ``size``.
     """
     tile = tiles + tl.program_id(0) * 5
-    matrix = matrices + tl.load(tile).to(tl.int64) * 64
-    side = tl.load(tile + 1) * 8
+    matrix = matrices + tl.load(tile).to(tl.int64) * ALIGNED * ALIGNED
+    side = tl.load(tile + 1) * ALIGNED
     nodes = order + tl.load(tile + 2)
     size = tl.load(tile + 3)
     row = tl.load(tile + 4) * ROWS + tl.arange(0, ROWS)
@@ -51,6 +51,7 @@ def multiply_squares(
         if SUMS:
             rate = tl.load(found + at, mask=mask, other=0.0).to(tl.float32) * total
             rate = tl.sum(-value * rate, 0)
-            tl.store(sums + tl.program_id(0) * width + columns, rate, mask=inside)
+            place = tl.program_id(0).to(tl.int64) * width + columns
+            tl.store(sums + place, rate, mask=inside)
         total *= tl.exp(-value * coefficient(times, columns, inside, PER_COLUMN))
     tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)

@@ -238,15 +238,6 @@ def residual_blocks(
     dropouts = [noise.dropout(stage.dropout) for stage in stages]
     weights = [stage.linear.weight for stage in stages]
     biases = [stage.linear.bias for stage in stages]
-    plan = Plan(
-        [norm.eps for norm in norms],
-        [stage.act for stage in stages[::2]],
-        inner=dropouts[::2],
-        outer=dropouts[1::2],
-        mean=mean,
-        dtype=dtype,
-        differentiable=torch.is_grad_enabled(),
-    )
     given = Parameters(
         [norm.weight for norm in norms],
         [norm.bias for norm in norms],
@@ -254,6 +245,16 @@ def residual_blocks(
         enter_biases=biases[::2],
         leave=weights[1::2],
         leave_biases=biases[1::2],
+    )
+    needed = any(value is not None and value.requires_grad for value in (x, *given.flat()))
+    plan = Plan(
+        [norm.eps for norm in norms],
+        [stage.act for stage in stages[::2]],
+        inner=dropouts[::2],
+        outer=dropouts[1::2],
+        mean=mean,
+        dtype=dtype,
+        differentiable=torch.is_grad_enabled() and needed,
     )
     flat = (value if value is None else value.contiguous() for value in given.flat())
     y: Tensor = _Blocks.apply(plan, x.contiguous(), *flat)  # type: ignore[no-untyped-call]

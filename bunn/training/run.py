@@ -29,10 +29,11 @@ from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.divergence import NonFiniteLossError, suspects
 from bunn.training.feed import Batch, Feed
-from bunn.training.labels import ShownLabels
+from bunn.training.labels import ShownLabels, label_channels
 from bunn.training.models import MODELS
 from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
+from bunn.training.options import ConfigError
 
 PARTS = ("train", "val", "test")
 #: Losses that may wait to be looked at.
@@ -125,12 +126,9 @@ class Run:
         self.objective = Objective(dataset.task, dataset.out_channels)
         self.select_by = "train" if reported == "train" else "val"
         dtype = torch.float64 if config.training.precision == "64" else torch.float32
-        share = config.training.label_inputs
-        self.labels = None if share is None else ShownLabels(share, dataset)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.entropy)
-            more = 0 if self.labels is None else self.labels.channels
-            self.model = build_model(config, dataset, more).to(self.device, dtype)
+            self.model = build_model(config, dataset).to(self.device, dtype)
         fused = config.training.precision != "16-mixed"
         self.optimizer = build_optimizer(config.optimizer, self.model, fused)
         self.schedule = build_schedule(
@@ -148,6 +146,13 @@ class Run:
             dtype,
             cache,
         )
+        share = config.training.label_inputs
+        self.labels = None if share is None else ShownLabels(share, dataset, self.feed)
+        if self.labels is not None and "train" in self._looked_at:
+            raise ConfigError(
+                f"training.label_inputs={share}, but the metric on training nodes, which read "
+                "their own labels then, decides; use schedule.monitor=val, or no label inputs"
+            )
         decay = config.training.average
         self.average = None if decay is None else Average(self.model, decay)
         self._metrics = {part: self.objective.metric(self.device) for part in PARTS}
@@ -252,8 +257,14 @@ class Run:
 
     def _evaluated_parts(self) -> tuple[str, ...]:
         """Validation and test; training too where it is asked for, or comes for free."""
-        monitored = "train" in (self.select_by, self.config.schedule.monitor)
-        return PARTS if monitored or self.feed.transductive else ("val", "test")
+        free = self.feed.transductive and self.labels is None
+        return PARTS if free or "train" in self._looked_at else ("val", "test")
+
+    @property
+    def _looked_at(self) -> tuple[str, ...]:
+        """The parts whose metrics decide something."""
+        schedule = self.config.schedule
+        return (self.select_by, schedule.monitor if schedule.name == "plateau" else "val")
 
     def _keep(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
@@ -327,14 +338,16 @@ class Run:
         self.evaluations = evaluations
 
 
-def build_model(config: Config, dataset: GraphDataset, more_channels: int = 0) -> nn.Module:
-    """The model of an experiment, for the sizes of its dataset and more inputs."""
-    encoder = None
+def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
+    """The model of an experiment, for the sizes of its dataset."""
+    encoder, channels = None, dataset.in_channels
     if dataset.encoder is not None:
         encoder = dataset.encoder(config.model.hidden_channels)
+    if config.training.label_inputs is not None:
+        channels += label_channels(dataset)
     return MODELS[config.architecture].build(
         config.model,
-        dataset.in_channels + more_channels,
+        channels,
         dataset.out_channels,
         pooling="mean" if dataset.task.level == "graph" else None,
         pe_channels=config.encoding.channels,

@@ -13,7 +13,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bunn.components import TOGETHER
+from bunn.components import ALIGNED, TOGETHER
 from bunn.kernels import bits, heads, squares, steps
 from bunn.kernels.grouped import NARROW, WIDE
 
@@ -94,7 +94,7 @@ def main() -> None:
             show(heads.add_neighbours, on, dtype, **tile)
     for dtype, tiling in (("bf16", NARROW), ("fp32", WIDE)):
         tile = {"PRECISION": "bf16x6", "ROWS": TOGETHER, "CHUNK": tiling.chunk}
-        tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
+        tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages, "ALIGNED": ALIGNED}
         for on in ("", "TRANSPOSED DECAY PER_COLUMN", "TRANSPOSED DECAY PER_COLUMN SUMS"):
             show(squares.multiply_squares, on, dtype, tiling.warps, **tile)
 

@@ -1,5 +1,7 @@
 """Products with a matrix for every component where they lie, against the same in float64."""
 
+from types import SimpleNamespace
+
 import networkx as nx
 import pytest
 import torch
@@ -12,7 +14,9 @@ import bunn.diffusion.dense
 import bunn.diffusion.spectral
 from bunn import Laplacian, diffuse, kernels
 from bunn.components import Blocks
+from bunn.diffusion.auto import choose
 from bunn.diffusion.blockwise import BlockMatrix, block_product
+from bunn.diffusion.options import Options, Time
 from bunn.kernels import Decay
 from bunn.kernels.grouped import SquareTiling, multiply_grouped
 from tests.graphs import edges_of
@@ -30,9 +34,7 @@ def components(sizes: list[int]) -> Blocks:
 
 def dense(matrix: BlockMatrix, blocks: Blocks) -> Tensor:
     """The same as one matrix in float64."""
-    entries = [entry for stack in matrix.stacks() for entry in stack.double()]
-    sizes = [s for m, s in blocks.shapes for _ in range(m)]
-    ordered = torch.block_diag(*(e[:s, :s] for e, s in zip(entries, sizes, strict=True)))
+    ordered = torch.block_diag(*(entry for stack in matrix.stacks() for entry in stack.double()))
     return ordered[blocks.rank[:, None], blocks.rank[None, :]]
 
 
@@ -238,7 +240,41 @@ def test_by_torch_and_by_the_kernel():
 
 def test_what_is_multiplied_in_place(monkeypatch):
     monkeypatch.setattr(kernels, "wanted", lambda: True)
-    value = torch.ones(1, device=DEVICE)
-    assert kernels.serve_components(value, kernels.LARGEST) == value.is_cuda
-    assert not kernels.serve_components(value, kernels.LARGEST + 1)
-    assert not kernels.serve_components(value.double(), 5)
+    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    assert kernels.serve_components(on_a_gpu, kernels.LARGEST)
+    assert not kernels.serve_components(on_a_gpu, kernels.LARGEST + 1)
+    assert not kernels.serve_components(SimpleNamespace(is_cuda=True, dtype=torch.float64), 5)
+    assert not kernels.serve_components(torch.ones(1), 5)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert not kernels.serve_components(on_a_gpu, 5)
+
+
+@pytest.mark.parametrize("width", [16, 6])
+@pytest.mark.parametrize("method", ["dense", "spectral"])
+def test_the_result_is_the_callers(method, width, served):
+    """Who asked for it may write into it, and look at it as one row."""
+    lap = batch(sizes=(3, 12, 1))
+    x = torch.randn(lap.num_nodes, width, device=DEVICE, requires_grad=True)
+    expected = diffuse(x, lap, 1.0, method=method).detach()
+    y = diffuse(x, lap, 1.0, method=method)
+    assert torch.equal(y.view(-1), expected.view(-1))
+    y.relu_().sum().backward()
+    (whole,) = torch.autograd.grad(diffuse(x, lap, 1.0, method=method), x, (expected > 0).float())
+    torch.testing.assert_close(x.grad, whole)
+    assert served
+
+
+def test_matrices_are_little_larger_than_their_components():
+    blocks = Blocks.of(torch.cat((torch.arange(1, 501), torch.zeros(31))).long().to(DEVICE), 501)
+    matrix = random_matrix(blocks, torch.float32)
+    assert matrix.entries.numel() == 500 * 8**2 + 32**2 == blocks.area_in(8, 8)
+
+
+def test_auto_leaves_isolated_nodes_to_sparse_products(monkeypatch):
+    """A million of them would each have a tile of its own."""
+    for on in ("on_tensor_cores", "in_place"):
+        monkeypatch.setattr(f"bunn.diffusion.auto.{on}", lambda lap: True)
+    path = torch.stack((torch.arange(30), torch.arange(1, 31)))
+    lap = Laplacian(torch.cat((path, path.flip(0)), 1), num_nodes=10_000)
+    x = torch.zeros(10_000, 64)
+    assert choose(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5)) == "chebyshev"

@@ -1,13 +1,15 @@
 """Training labels as inputs: never the one in question, and at prediction all of them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from bunn.data import GraphDataset, Split, Task
+from bunn.data import GraphDataset, Split, Task, load_dataset
 from bunn.training import Config, ConfigError, train
 from bunn.training.labels import ShownLabels
-from bunn.training.run import Output
+from bunn.training.run import Output, build_model
 from tests.training.test_run import run_of
 from tests.training.tiny import molecules, register, tiny
 
@@ -150,21 +152,59 @@ def test_runs_side_by_side_read_labels_of_their_own(together, monkeypatch):
     [
         (Task("graph", "binary", "roc-auc"), 1, "every graph; only classes of nodes"),
         (Task("node", "regression", "mae"), 1, "regression target of every node"),
-        (Task("node", "binary", "roc-auc"), 1, "in other graphs; use none"),
+        (Task("node", "binary", "roc-auc"), 1, "no training nodes beside others"),
     ],
 )
-def test_where_labels_cannot_be_inputs_it_says_so(task, outputs, message, monkeypatch):
-    molecules(monkeypatch, task, outputs)
+@pytest.mark.parametrize("masked", [False, True])
+def test_where_labels_cannot_be_inputs_it_says_so(masked, task, outputs, message, monkeypatch):
+    real = molecules(monkeypatch, task, outputs)
+    if masked and task.level == "node":  # a part of the nodes of each graph counts
+
+        def make_split(index: int) -> Split:
+            split = real.make_split(index)
+            for part in (split.train, split.val, split.test):
+                for data in part:
+                    data.mask = torch.arange(data.num_nodes) % 2 == 0
+            return split
+
+        register(monkeypatch, replace(real, make_split=make_split))
     config = tiny("molecules", training={"label_inputs": 0.5, "batch_size": 4})
     with pytest.raises(ConfigError, match=message):
         train(config, [(0, 0)], device="cpu")
+
+
+def test_one_graph_whose_parts_are_the_same_nodes(monkeypatch):
+    graph = ring()
+    for part in ("train", "val", "test"):
+        del graph[f"{part}_mask"]
+    on_one_graph(monkeypatch, graph)
+    for mask in (None, torch.arange(12) % 2 == 0):
+        graph.mask = mask
+        with pytest.raises(ConfigError, match="no training nodes beside others"):
+            run_of(tiny("ring", training={"label_inputs": 0.5}))
+
+
+def test_training_nodes_have_no_metric_and_decide_nothing():
+    (outcome,) = train(
+        tiny("minesweeper-board", training={"label_inputs": 0.5}), [(0, 0)], device="cpu"
+    )
+    assert outcome.best.metrics.keys() == {"val", "test"}
+    schedule = {"name": "plateau", "monitor": "train"}
+    with pytest.raises(ConfigError, match=r"own labels then, decides; use schedule\.monitor=val"):
+        labelled_run(schedule=schedule)
+
+
+def test_the_model_is_built_from_the_configuration():
+    run = labelled_run()
+    again = build_model(run.config, load_dataset(run.config.dataset, options=run.config.data))
+    again.load_state_dict(run.model.state_dict())
 
 
 def test_an_encoder_has_no_place_for_labels(monkeypatch):
     task = Task("node", "binary", "roc-auc")
     dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda width: None)
     with pytest.raises(ConfigError, match="encoder of their own"):
-        ShownLabels(0.5, dataset)
+        ShownLabels(0.5, dataset, labelled_run().feed)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
