@@ -49,9 +49,9 @@ in two, many more. Now one kernel multiplies the components where they lie
 (`bunn/kernels/grouped.py`), in 14 us, and 15 for mixed sizes, where it was 135. In float32 numbers
 are split in registers: three products of TF32 took 81 us, six of bfloat16 take 48, where memory
 would take 15. Heat from eigenvectors is two such passes, with the decay in the first: 34 us instead
-of 199, 98 instead of 509; forth and back with a learned time to a column, 94 instead of 897
+of 199, 98 instead of 509; forth and back with a learned time to a column, in bf16 94 instead of 897
 (`gpu_tried.json`). Columns that are no multiple of 16 are filled up: read one by one, 235 of them
-took three to five times as long as 128.
+took five to six times as long as 128.
 """
 
 MODELS_LOG = """\
@@ -66,7 +66,8 @@ This table is from before the gradients by the weights of a phi were computed to
 they have too few entries to fill the card, and cuBLAS cuts their sums and adds them up again. Tried
 (`gpu_tried.json`): on a second stream beside the passes, 17.2 ms instead of 17.5, since products
 and passes want the same registers; all eight blocks of a phi as one batch of products, 16.1, at 11
-% less memory; both, with batches of four, 16.3. The batch was kept.
+% less memory; both, with batches of four, 16.3. The batch was kept. On tolokers it is not measured
+yet; both, with batches of two, took it from 20.5 to 20.1 there.
 
 Not good: *eager*. The host takes longer for these kernels than for the operations of torch that
 they replace, and a step that is not captured takes 115 to 136 ms instead of 99 to 119 before.

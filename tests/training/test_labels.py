@@ -184,6 +184,20 @@ def test_one_graph_whose_parts_are_the_same_nodes(monkeypatch):
             run_of(tiny("ring", training={"label_inputs": 0.5}))
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_step_draws_other_labels(device):
+    """Also where it is the replay of one: nothing else changes with a rate of nothing."""
+    config = tiny(
+        "minesweeper-board",
+        optimizer={"lr": 1e-20},
+        training={"label_inputs": 0.5, "epochs": 12},
+    )
+    (outcome,) = train(config, [(0, 0)], device=device)
+    losses = [evaluation.loss for evaluation in outcome.evaluations]
+    assert len(set(losses)) > 8
+    assert len({evaluation.metrics["val"] for evaluation in outcome.evaluations}) == 1
+
+
 def test_training_nodes_have_no_metric_and_decide_nothing():
     (outcome,) = train(
         tiny("minesweeper-board", training={"label_inputs": 0.5}), [(0, 0)], device="cpu"
