@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The preset whose rows carry the model's name alone; others add theirs.
 PLAIN_PRESET = "paper"
 #: Presets in the order of rows; others follow by name.
-PRESETS = (PLAIN_PRESET, "released", "tuned", "labels")
+PRESETS = (PLAIN_PRESET, "unchanged", "released", "tuned", "labels")
 
 
 @dataclass(frozen=True)
