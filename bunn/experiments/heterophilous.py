@@ -17,6 +17,7 @@ Presets of a BuNN:
   (:mod:`bunn.training.labels`). The others of the table do not.
 
 Baselines have ``paper``: what was published with them, NSD with the paper's table of best values.
+GraphSAGE has ``labels``, too, to tell what a BuNN gains from what labels do.
 On the smaller relatives of the five all models have ``small``.
 """
 
@@ -130,10 +131,13 @@ SEARCHED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
 }
-#: What is to be said of them.
+#: What is changed in a baseline that reads labels.
+LABELLED = ("training.label_inputs=0.5",)
+#: What is to be said of presets, by model.
 NOTES = {
-    "tuned": "our hyper-parameters, chosen on validation nodes",
-    "labels": "our hyper-parameters; the model reads the labels of training nodes, too",
+    ("bunn", "tuned"): "our hyper-parameters, chosen on validation nodes",
+    ("bunn", "labels"): "our hyper-parameters; the model reads the labels of training nodes, too",
+    ("sage", "labels"): "the model reads the labels of training nodes, too",
 }
 #: Configurations of a BuNN that were tried on a graph before, for all of these presets, as
 #: ``results/heterophilous/tuning`` has them.
@@ -154,7 +158,8 @@ def preset(dataset: str, model: str, name: str = "paper") -> Config:
     if model == "nsd":
         return _nsd(dataset)
     if model != "bunn":
-        return _baseline(dataset, model)
+        config = _baseline(dataset, model)
+        return config.override(LABELLED) if name == "labels" else config
     if dataset in SMALL:
         config = _released(dataset, SMALL_BUNN)
         return replace(config, model=replace(config.model, **SMALL_FRAME))
@@ -169,7 +174,7 @@ def names(dataset: str, model: str) -> tuple[str, ...]:
     if dataset in SMALL:
         return ("small",)
     if model != "bunn":
-        return ("paper",)
+        return ("paper", "labels") if model == "sage" else ("paper",)
     return ("paper", "released", *(name for name, found in SEARCHED.items() if dataset in found))
 
 
@@ -287,9 +292,11 @@ def splits_of(request: Request) -> tuple[int, ...]:
 def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
     """Those asked for that a model has here, or all it has."""
     there = names(dataset, model)
-    if model != "bunn" or request.presets is None:  # a baseline has one
+    if request.presets is None:
         return there
     found = tuple(name for name in there if name in request.presets)
+    if not found and model != "bunn":
+        return there[:1]
     if not found:
         asked = ",".join(request.presets)
         raise ConfigError(
@@ -302,9 +309,10 @@ def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request
     """Measures one cell of the table and writes its result file."""
     runs = [(split, 0) for split in splits_of(request)]
     result = measured(watcher, preset(dataset, model, name), runs, EXPERIMENT, name, request)
+    result = replace(result, notes=NOTES.get((model, name), result.notes))
     if model == "bunn" and name in SEARCHED:
-        extra = {**result.extra, "configurations_tried": TRIED[dataset]}
-        result = replace(result, notes=NOTES[name], extra=extra)
+        tried = {"configurations_tried": TRIED[dataset]}
+        result = replace(result, extra={**result.extra, **tried})
     return result.write(request.results)
 
 
