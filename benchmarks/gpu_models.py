@@ -107,9 +107,8 @@ def main() -> None:
     jobs = [job for job in jobs if job not in there]
     side_by_side(warm, jobs)
     for name, precision in jobs:
-        commit = about()["git_commit"]
-        row = {"graph": name, "precision": precision, "commit": commit}
-        rows.append({**row, **measure(name, precision)})
+        rows.append({"graph": name, "precision": precision, "commit": about()["git_commit"]})
+        rows[-1] |= measure(name, precision)
         print(name, precision, rows[-1]["milliseconds"])
         save_measured("gpu_models", rows, __doc__, channels=CHANNELS)
 

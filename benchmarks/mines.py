@@ -17,8 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.ndimage import convolve
-from scipy.stats import rankdata
+from torchmetrics.functional.classification import binary_auroc
 
 from benchmarks.results import save
 from bunn.data import load_dataset
@@ -73,24 +74,17 @@ class Board:
         return total / boards
 
 
-def roc_auc(score: Any, label: Any) -> float:
-    """The chance that a mine scores above a cell without."""
-    ranks, mines = rankdata(score), label == 1
-    above = ranks[mines].sum() - mines.sum() * (mines.sum() + 1) / 2
-    return float(above / (mines.sum() * (~mines).sum()))
-
-
 def main() -> None:
     data = load_dataset("minesweeper")
     graphs = [data.split(split).train[0] for split in range(SPLITS)]
-    shown, label = graphs[0].x.numpy(), graphs[0].y.numpy().ravel()
+    shown, label = graphs[0].x.numpy(), graphs[0].y.numpy().ravel().astype(int)
     numbers = (shown.argmax(1) - 1).reshape(SIDE, SIDE)
-    board, mines = Board(numbers, float(label.mean())), label.reshape(SIDE, SIDE).astype(int)
+    board, mines = Board(numbers, float(label.mean())), label.reshape(SIDE, SIDE)
     random = (np.random.default_rng(1).random(mines.shape) < label.mean()).astype(int)
     rows = []
     for name, start, growing in (("the board", mines, False), ("random", random, True)):
-        chances = board.chances(start, growing).ravel()
-        found = [roc_auc(chances[g.val_mask], label[g.val_mask]) for g in graphs]
+        chances, truth = map(torch.from_numpy, (board.chances(start, growing).ravel(), label))
+        found = [float(binary_auroc(chances[g.val_mask], truth[g.val_mask])) for g in graphs]
         rows.append({"start": name, "val": found, "mean": float(np.mean(found))})
         print(name, rows[-1]["mean"])
     save("mines", rows, what=(__doc__ or "").strip(), beta=BETA, sweeps=SWEEPS)

@@ -29,8 +29,9 @@ Number = TypeVar("Number", int, Tensor)
 SIMILAR = 32
 #: Tensor cores are fed 16 bytes at a time: sizes are filled up to a multiple of this.
 ALIGNED = 8
-#: Rows of a component that a kernel multiplies together.
-TOGETHER = 64
+#: Rows of a component that a kernel multiplies together, and with how many columns at a time, or
+#: with twice as many.
+TOGETHER, AT_A_TIME = 64, 32
 
 
 def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
@@ -101,16 +102,25 @@ class Blocks:
         """The number of nodes of the largest component."""
         return self.shapes[-1][1]
 
-    @property
+    @cached_property
     def area(self) -> int:
         """``sum s_i^2``: the number of entries of a block-diagonal matrix."""
-        return sum(m * s * s for m, s in self.shapes)
+        return self._area_in(1, 1)
 
-    def area_in(self, rows: int, columns: int) -> int:
-        """The same with all blocks filled up to multiples of so many rows and columns."""
-        return sum(m * _up(s, rows) * _up(s, columns) for m, s in self.shapes)
+    @cached_property
+    def filled_area(self) -> int:
+        """The same with sides filled up to multiples of :data:`ALIGNED`, as a kernel reads them."""
+        return self._area_in(ALIGNED, ALIGNED)
 
-    @property
+    @cached_property
+    def tiled_area(self) -> int:
+        """The same in whole tiles, as a kernel multiplies them."""
+        return self._area_in(TOGETHER, AT_A_TIME)
+
+    def _area_in(self, rows: int, columns: int) -> int:
+        return sum(m * round_up(s, rows) * round_up(s, columns) for m, s in self.shapes)
+
+    @cached_property
     def num_groups(self) -> int:
         """The number of stacks of :attr:`merged`."""
         return len({similar(*shape) for shape in self.shapes})
@@ -236,7 +246,7 @@ def _flat(stacks: Sequence[Tensor], shapes: Shapes) -> list[Tensor]:
     return [s.reshape(m * n, s.size(2)) for s, (m, n) in zip(stacks, shapes, strict=True)]
 
 
-def _up(number: Number, step: int) -> Number:
+def round_up(number: Number, step: int) -> Number:
     """The next multiple of ``step``."""
     return (number + step - 1) // step * step
 
@@ -246,8 +256,8 @@ def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:
     device = blocks.order.device
     count, size = torch.tensor(blocks.shapes, device=device).unbind(1)
     sizes = torch.repeat_interleave(size, count)
-    sides = _up(sizes, ALIGNED)
-    squares, parts = sides.square(), _up(sizes, rows) // rows
+    sides = round_up(sizes, ALIGNED)
+    squares, parts = sides.square(), round_up(sizes, rows) // rows
     owner = torch.repeat_interleave(torch.arange(sizes.numel(), device=device), parts)
     part = torch.arange(owner.numel(), device=device) - (parts.cumsum(0) - parts)[owner]
     begin, first = squares.cumsum(0) - squares, sizes.cumsum(0) - sizes

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.components import ALIGNED, TOGETHER
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.dense import in_place, kernel_entries, on_tensor_cores, storage
 from bunn.diffusion.limit import component_mean
@@ -76,8 +75,6 @@ TENSOR_CORES_16 = TENSOR_CORES._replace(dense=0.0105, stack=1.5e7, move=30.0)
 #: Both for components that are multiplied where they lie, in one launch.
 IN_PLACE = TENSOR_CORES._replace(dense=0.044, stack=2e6, move=6.0)
 IN_PLACE_16 = TENSOR_CORES_16._replace(dense=0.0077, stack=2e6, move=5.0)
-#: Rows and columns of a component that are multiplied at a time, or nearly.
-TILE = (TOGETHER, 32)
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -133,20 +130,20 @@ def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine)
 
 def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
     """One product of ``x`` with a matrix for every component."""
-    blocks, columns = lap.blocks, x.size(1)
-    area = blocks.area_in(*TILE) if in_place(lap) else blocks.area
-    cost = machine.dense * area * columns
+    blocks, columns, placed = lap.blocks, x.size(1), in_place(lap)
+    cost = machine.dense * (blocks.tiled_area if placed else blocks.area) * columns
     if blocks.largest == lap.num_nodes:
         return cost + machine.step
     stacks = len(blocks.shapes)
     if on_tensor_cores(lap):
-        stacks = 1 if in_place(lap) else blocks.num_groups
+        stacks = 1 if placed else blocks.num_groups
     return cost + machine.stack * stacks + machine.move * lap.num_nodes * columns
 
 
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Machine) -> float:
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
-    if not formed and lap.blocks.area_in(ALIGNED, ALIGNED) > kernel_entries(lap):
+    entries = lap.blocks.filled_area if in_place(lap) else lap.blocks.area
+    if not formed and entries > kernel_entries(lap):
         return math.inf
     cost = _product_cost(x, lap, machine)
     if formed:

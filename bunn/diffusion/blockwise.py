@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 
 from bunn import kernels
 from bunn.calling import plain
-from bunn.components import ALIGNED, Blocks
+from bunn.components import ALIGNED, Blocks, round_up
 
 #: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
 #: Others are filled up: read a number at a time they take several times as long.
@@ -50,7 +50,7 @@ class BlockMatrix:
     @classmethod
     def of(cls, stacks: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) -> BlockMatrix:
         """One ``(m, s, s)`` stack per component size, for features of a type."""
-        missing = [-s % ALIGNED for _, s in blocks.shapes]
+        missing = [round_up(s, ALIGNED) - s for _, s in blocks.shapes]
         pairs = zip(stacks, missing, strict=True)
         filled = [pad(stack.to(dtype), (0, more, 0, more)).flatten() for stack, more in pairs]
         return cls(torch.cat(filled), blocks)
@@ -62,7 +62,7 @@ class BlockMatrix:
 
     def stacks(self) -> list[Tensor]:
         """One ``(m, s, s)`` stack per component size."""
-        shapes = [(m, s, s + -s % ALIGNED) for m, s in self.blocks.shapes]
+        shapes = [(m, s, round_up(s, ALIGNED)) for m, s in self.blocks.shapes]
         pieces = zip(
             self.entries.split([m * side**2 for m, _, side in shapes]), shapes, strict=True
         )
@@ -106,7 +106,8 @@ def block_product(matrix: BlockMatrix, x: Tensor) -> Tensor:
 
 def _even(x: Tensor) -> Tensor:
     """``x`` with columns of zeros up to a multiple of :data:`EVEN`."""
-    return pad(x, (0, -x.size(-1) % EVEN)) if x.size(-1) % EVEN else x
+    missing = round_up(x.size(-1), EVEN) - x.size(-1)
+    return pad(x, (0, missing)) if missing else x
 
 
 def _cut(y: Tensor, columns: int) -> Tensor:

@@ -43,9 +43,8 @@ def on_tensor_cores(lap: Laplacian) -> bool:
 
 def in_place(lap: Laplacian) -> bool:
     """Whether components are multiplied where they lie: several ones, all of them small."""
-    if not on_tensor_cores(lap) or lap.blocks.largest == lap.num_nodes:
-        return False
-    return device_kernels.serve_components(lap.operator.value, lap.blocks.largest)
+    largest = lap.blocks.largest
+    return largest < lap.num_nodes and device_kernels.serve_components(lap.operator.value, largest)
 
 
 def kernel_bytes(lap: Laplacian) -> int:

@@ -295,14 +295,12 @@ def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
     if request.presets is None:
         return there
     found = tuple(name for name in there if name in request.presets)
-    if not found and model != "bunn":
-        return there[:1]
-    if not found:
-        asked = ",".join(request.presets)
-        raise ConfigError(
-            f"--preset {asked}: there is none for bunn on {dataset}; {nearest(asked, there)}"
-        )
-    return found
+    if found or model != "bunn":  # others stand beside it as they are
+        return found or there[:1]
+    asked = ",".join(request.presets)
+    raise ConfigError(
+        f"--preset {asked}: there is none for bunn on {dataset}; {nearest(asked, there)}"
+    )
 
 
 def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request) -> Path:

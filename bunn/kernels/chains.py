@@ -105,8 +105,10 @@ def add_and_norm_rows(
 ) -> Normed:
     """``s = x + dropout(branch + bias)``, without a branch ``x``, in ``stream`` if that is given,
     which may be ``x``; and its LayerNorm in ``normed``, whose rows may lie apart."""
-    if branch is None or stream is None:
-        stream = x if branch is None else torch.empty_like(x)
+    if branch is None:
+        stream = x
+    elif stream is None:
+        stream = torch.empty_like(x)
     mean, scale = x.new_empty(2, x.size(0), dtype=torch.float32).unbind(0)
     rows, width = _tile(x.size(1))
     if x.numel() > 0:

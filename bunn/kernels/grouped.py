@@ -21,6 +21,7 @@ from torch import Tensor
 
 from bunn.components import ALIGNED
 from bunn.kernels import Decay, Tiles
+from bunn.kernels.chains import add_up_parts
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.squares import multiply_squares
 
@@ -72,7 +73,7 @@ def multiply_grouped_back(
 ) -> tuple[Tensor, Tensor]:
     """:func:`bunn.kernels.multiply_components_back`."""
     y, sums = _multiply(x, matrices, tiles, transposed, decay, other, tiling)
-    return y, sums.sum(0)
+    return y, add_up_parts(sums)
 
 
 def _multiply(

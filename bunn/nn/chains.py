@@ -118,11 +118,11 @@ class _Norm(torch.autograd.Function):
         by_x, by_normed = (None if grad is None else grad.contiguous() for grad in grads)
         if by_normed is None:
             return by_x, None, None, None, None
-        rows, sums = passes(), passes().partial_sums(x, 2)
-        by_x = rows.add_and_norm_rows_back(
+        sums = passes().partial_sums(x, 2)
+        by_x = passes().add_and_norm_rows_back(
             *(by_x, by_normed, None, x, mean, scale, weight, NOTHING, None, sums)
         )
-        return by_x, *rows.add_up_parts(sums), None, None
+        return by_x, *passes().add_up_parts(sums), None, None
 
 
 def kept_of(x: Tensor, dropout: Dropout) -> Tensor:

@@ -66,6 +66,16 @@ def test_products(sizes, width, dtype, apart, seed):
         close(one.times(x), dense(one, blocks) @ x.double(), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_matrix_is_what_it_was_made_of(dtype):
+    blocks = components(list(SIZES))
+    stacks = [torch.randn(m, s, s, device=DEVICE) for m, s in blocks.shapes]
+    matrix = BlockMatrix.of(stacks, blocks, dtype)
+    for stack, kept, turned in zip(stacks, matrix.stacks(), matrix.adjoint.stacks(), strict=True):
+        assert torch.equal(kept, stack.to(dtype))
+        assert torch.equal(turned, stack.to(dtype).mT)
+
+
 def test_tiles_cover_every_row_once():
     tiles = components(list(SIZES)).tiles
     rows = [
@@ -267,7 +277,7 @@ def test_the_result_is_the_callers(method, width, served):
 def test_matrices_are_little_larger_than_their_components():
     blocks = Blocks.of(torch.cat((torch.arange(1, 501), torch.zeros(31))).long().to(DEVICE), 501)
     matrix = random_matrix(blocks, torch.float32)
-    assert matrix.entries.numel() == 500 * 8**2 + 32**2 == blocks.area_in(8, 8)
+    assert matrix.entries.numel() == 500 * 8**2 + 32**2 == blocks.filled_area
 
 
 def test_auto_leaves_isolated_nodes_to_sparse_products(monkeypatch):

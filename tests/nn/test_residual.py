@@ -72,11 +72,22 @@ def test_one_backward_pass_after_the_other():
     assert_close([grad.detach() for grad in twice], last)
 
 
+def test_gradients_under_autocast():
+    """Products of 16 bits, gradients by weights in float32."""
+    phi, x = phi_of(hidden_channels=32), features()
+    found, wide = gradients(phi, x, precision=torch.bfloat16), copy.deepcopy(phi).double()
+    assert_close([grad.double() for grad in found], gradients(wide, x.double()), 4e-2)
+    assert {grad.dtype for grad in found} == {torch.float32}
+
+
 def test_without_a_backward_pass():
     phi, x = phi_of(dropout=0.3).eval(), features()
+    expected = phi(x, EDGES)
     with torch.no_grad():
-        found = phi(x, EDGES)
-    assert torch.equal(found, phi(x, EDGES))
+        assert torch.equal(phi(x, EDGES), expected)
+    found = phi.requires_grad_(False)(x, EDGES)
+    assert torch.equal(found, expected)
+    assert not found.requires_grad
 
 
 def test_weights_that_are_not_trained():
@@ -107,7 +118,8 @@ def test_blocks_that_are_not_alike(served):
     phi, x = phi_of(), features()
     phi.updates[1][0] = nn.Linear(16, 12, device=DEVICE)
     phi.updates[1][3] = nn.Linear(12, 8, device=DEVICE)
-    assert phi(x, EDGES).shape == (NODES, 4)
+    wide = copy.deepcopy(phi).double()
+    assert_close([grad.double() for grad in gradients(phi, x)], gradients(wide, x.double()), 1e-4)
     assert served == []
 
 

@@ -214,7 +214,7 @@ def test_the_model_is_built_from_the_configuration():
     again.load_state_dict(run.model.state_dict())
 
 
-def test_an_encoder_has_no_place_for_labels(monkeypatch):
+def test_an_encoder_has_no_place_for_labels():
     task = Task("node", "binary", "roc-auc")
     dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda width: None)
     with pytest.raises(ConfigError, match="encoder of their own"):
