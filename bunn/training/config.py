@@ -23,18 +23,23 @@ Precision = Literal["32", "64", "tf32", "bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """Positional encodings, which reach a model as ``pe``.
+    """What models are told of where nodes lie.
+
+    Positional encodings reach a model as ``pe``; the degree is one more feature.
 
     Args:
         lap_pe: The number of Laplacian eigenvectors. (default: ``0``)
         rwse: The number of steps of the random-walk encoding. (default: ``0``)
         flip_signs: Whether eigenvectors get random signs at every training step. (default:
             :obj:`True`)
+        degree: Whether the logarithm of the degree stands beside the features. (default:
+            :obj:`False`)
     """
 
     lap_pe: int = 0
     rwse: int = 0
     flip_signs: bool = True
+    degree: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -42,6 +47,7 @@ class Encoding:
 
     @property
     def channels(self) -> int:
+        """Of ``pe``."""
         return self.lap_pe + self.rwse
 
 

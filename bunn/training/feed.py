@@ -13,7 +13,13 @@ from torch_geometric.transforms import BaseTransform, Compose
 from bunn.data import GraphCollection, GraphList, Split
 from bunn.data.seeds import generator
 from bunn.data.stack import GraphStack
-from bunn.data.transforms import DiskCache, LaplacianEncoding, RandomWalkEncoding, flip_signs
+from bunn.data.transforms import (
+    DegreeEncoding,
+    DiskCache,
+    LaplacianEncoding,
+    RandomWalkEncoding,
+    flip_signs,
+)
 from bunn.training.config import Encoding
 
 #: Nodes of one evaluation batch, unless a single graph has more.
@@ -162,8 +168,9 @@ class Feed:
     def _read(self, data: Data) -> Batch:
         size = int(data.batch_size if "batch_size" in data else data.num_graphs)
         pe = [data[name] for name in ("lap_pe", "rwse") if name in data]
+        x = torch.cat((data.x, data.degree), dim=1) if self.encoding.degree else data.x
         inputs = Inputs(
-            self._floating(data.x),
+            self._floating(x),
             data.edge_index,
             None if data.edge_weight is None else self._floating(data.edge_weight),
             self._floating(torch.cat(pe, dim=1)) if pe else None,
@@ -206,12 +213,14 @@ def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:
 
 
 def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:
-    """The split with the positional encodings ``lap_pe`` and ``rwse`` attached to its graphs."""
+    """The split with the encodings ``lap_pe``, ``rwse`` and ``degree`` attached to its graphs."""
     transforms: list[BaseTransform] = []
     if encoding.lap_pe:
         transforms.append(LaplacianEncoding(encoding.lap_pe, cache=cache))
     if encoding.rwse:
         transforms.append(RandomWalkEncoding(encoding.rwse, cache=cache))
+    if encoding.degree:
+        transforms.append(DegreeEncoding())
     if not transforms:
         return split
     transform, done = Compose(transforms), {}

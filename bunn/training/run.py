@@ -343,6 +343,13 @@ def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
     encoder, channels = None, dataset.in_channels
     if dataset.encoder is not None:
         encoder = dataset.encoder(config.model.hidden_channels)
+    if config.encoding.degree:
+        if encoder is not None:
+            raise ConfigError(
+                f"encoding.degree=true, but features of {dataset.name} go through an encoder of "
+                "their own, which has no place for it; use encoding.rwse, or false"
+            )
+        channels += 1
     if config.training.label_inputs is not None:
         channels += label_channels(dataset)
     return MODELS[config.architecture].build(

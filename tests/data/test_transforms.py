@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE, Compose
-from torch_geometric.utils import scatter
+from torch_geometric.utils import scatter, to_dense_adj
 
 import bunn
 import bunn.data.transforms.graph
@@ -17,6 +17,7 @@ import bunn.data.transforms.random_walk_encoding
 import bunn.spectrum
 from bunn.data.transforms import (
     CachedSpectrum,
+    DegreeEncoding,
     DiskCache,
     LaplacianEncoding,
     RandomSignFlip,
@@ -149,7 +150,10 @@ def test_a_disconnected_graph_is_encoded_component_by_component(graph, k):
         torch.testing.assert_close(whole.lap_pe[nodes], alone.lap_pe, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("transform", [LaplacianEncoding(4), RandomWalkEncoding(6)], ids=repr)
+ENCODINGS = [LaplacianEncoding(4), RandomWalkEncoding(6), DegreeEncoding()]
+
+
+@pytest.mark.parametrize("transform", ENCODINGS, ids=repr)
 @given(parts=st.lists(graphs(max_nodes=8).filter(lambda graph: graph[1] is None), min_size=1))
 def test_a_batch_is_encoded_graph_by_graph(transform, parts):
     parts = [data_of(*graph) for graph in parts]
@@ -511,6 +515,22 @@ def test_a_spectrum_met_in_inference_mode_serves_training():
     x = torch.randn(data.num_nodes, 2, dtype=torch.float64, requires_grad=True)
     bunn.diffuse(x, lap, torch.tensor(2.0, requires_grad=True), method="spectral").sum().backward()
     torch.testing.assert_close(x.grad.sum(), torch.tensor(2.0 * data.num_nodes).double())
+
+
+# Degrees
+
+
+@given(graph=graphs())
+def test_degrees_are_row_sums_of_the_adjacency(graph):
+    data = data_of(*graph)
+    dense = to_dense_adj(data.edge_index, edge_attr=data.edge_weight, max_num_nodes=data.num_nodes)
+    found = DegreeEncoding()(data).degree
+    torch.testing.assert_close(found.expm1(), dense[0].sum(1, keepdim=True).to(found.dtype))
+
+
+def test_an_isolated_node_has_degree_zero():
+    found = DegreeEncoding(attr="log_degree")(data_of(torch.tensor([[0, 1], [1, 0]]), num_nodes=3))
+    assert found.log_degree.expm1().flatten().tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
 # What all have in common

@@ -161,6 +161,16 @@ def test_encodings_are_attached_in_front_of_the_model():
     assert "lap_pe" not in split.train[0]  # the dataset is left alone
 
 
+def test_the_degree_is_one_more_feature():
+    split = molecule_split((3, 1, 1))
+    (batch,) = feed_of(split, degree=True, rwse=2).training(0)
+    (plain,) = feed_of(split, rwse=2).training(0)
+    degree = torch.bincount(batch.inputs.edge_index[0], minlength=len(batch.inputs.x))
+    expected = torch.cat((plain.inputs.x, degree.log1p().unsqueeze(1)), dim=1)
+    torch.testing.assert_close(batch.inputs.x, expected)
+    assert torch.equal(batch.inputs.pe, plain.inputs.pe)
+
+
 def test_signs_are_random_in_training_only():
     split = molecule_split()
     feed = feed_of(split, 3, lap_pe=2, rwse=2)

@@ -335,6 +335,20 @@ def test_encodings_reach_the_model():
     )
 
 
+def test_the_degree_reaches_the_model():
+    run = run_of(tiny("minesweeper-board", encoding={"degree": True}))
+    Driver([run]).train_epoch()
+    plain = run_of(tiny("minesweeper-board")).model.encoder[0]
+    assert run.model.encoder[0].in_channels == plain.in_channels + 1
+
+
+def test_an_encoder_has_no_place_for_the_degree():
+    task = Task("node", "binary", "roc-auc")
+    dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda width: Linear(1, width))
+    with pytest.raises(ConfigError, match=r"encoding\.degree=true, but features of a go through"):
+        build_model(tiny(encoding={"degree": True}), dataset)
+
+
 def test_a_loss_that_is_no_number(tmp_path):
     config = tiny(
         architecture="mlp",

@@ -8,6 +8,7 @@ from bunn.data.transforms.cache import (
     cache_root,
 )
 from bunn.data.transforms.cached_spectrum import CachedSpectrum, known_laplacian
+from bunn.data.transforms.degree_encoding import DegreeEncoding
 from bunn.data.transforms.laplacian_encoding import LaplacianEncoding
 from bunn.data.transforms.random_walk_encoding import RandomWalkEncoding
 from bunn.data.transforms.sign_flip import RandomSignFlip, flip_signs
@@ -16,6 +17,7 @@ __all__ = [
     "CacheWarning",
     "CachedSpectrum",
     "DamagedCacheWarning",
+    "DegreeEncoding",
     "DiskCache",
     "LaplacianEncoding",
     "RandomSignFlip",
