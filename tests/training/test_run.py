@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bunn.data import Split, Task, load_dataset
+from bunn.data import GraphDataset, Split, Task, load_dataset
 from bunn.training import Config, ConfigError, NonFiniteLossError, Outcome, Run, train
 from bunn.training.device import Device
 from bunn.training.divergence import suspects
@@ -344,7 +344,7 @@ def test_the_degree_reaches_the_model():
 
 def test_an_encoder_has_no_place_for_the_degree():
     task = Task("node", "binary", "roc-auc")
-    dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda width: Linear(1, width))
+    dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda _: torch.nn.Identity())
     with pytest.raises(ConfigError, match=r"encoding\.degree=true, but features of a go through"):
         build_model(tiny(encoding={"degree": True}), dataset)
 
