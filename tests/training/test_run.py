@@ -344,7 +344,9 @@ def test_the_degree_reaches_the_model():
 
 def test_an_encoder_has_no_place_for_the_degree():
     task = Task("node", "binary", "roc-auc")
-    dataset = GraphDataset("a", task, 1, 1, 1, lambda _: None, encoder=lambda _: torch.nn.Identity())
+    dataset = GraphDataset(
+        "a", task, 1, 1, 1, lambda _: None, encoder=lambda _: torch.nn.Identity()
+    )
     with pytest.raises(ConfigError, match=r"encoding\.degree=true, but features of a go through"):
         build_model(tiny(encoding={"degree": True}), dataset)
 
