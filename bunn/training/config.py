@@ -23,9 +23,10 @@ Precision = Literal["32", "64", "tf32", "bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """What models are told of where nodes lie.
+    """How graphs and features are put to a model.
 
-    Positional encodings reach a model as ``pe``; the degree is one more feature.
+    Positional encodings reach it as ``pe``. The degree is one more feature, and features may be
+    encoded by their quantiles.
 
     Args:
         lap_pe: The number of Laplacian eigenvectors. (default: ``0``)
@@ -34,21 +35,29 @@ class Encoding:
             :obj:`True`)
         degree: Whether the logarithm of the degree stands beside the features. (default:
             :obj:`False`)
+        quantiles: Into as many bins each feature is encoded, by
+            :class:`bunn.data.transforms.QuantileEncoding`; their edges are taken from all nodes of
+            training graphs. (default: ``0``, features are as they are)
     """
 
     lap_pe: int = 0
     rwse: int = 0
     flip_signs: bool = True
     degree: bool = False
+    quantiles: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _at_least(self, 0, "lap_pe", "rwse")
+        _at_least(self, 0, "lap_pe", "rwse", "quantiles")
 
     @property
     def channels(self) -> int:
         """Of ``pe``."""
         return self.lap_pe + self.rwse
+
+    def features(self, in_channels: int) -> int:
+        """How many columns ``x`` has, that had ``in_channels``."""
+        return (in_channels + self.degree) * max(1, self.quantiles)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from bunn.data.transforms import (
     DegreeEncoding,
     DiskCache,
     LaplacianEncoding,
+    QuantileEncoding,
     RandomWalkEncoding,
     flip_signs,
 )
@@ -168,9 +169,8 @@ class Feed:
     def _read(self, data: Data) -> Batch:
         size = int(data.batch_size if "batch_size" in data else data.num_graphs)
         pe = [data[name] for name in ("lap_pe", "rwse") if name in data]
-        x = torch.cat((data.x, data.degree), dim=1) if self.encoding.degree else data.x
         inputs = Inputs(
-            self._floating(x),
+            self._floating(data.x),
             data.edge_index,
             None if data.edge_weight is None else self._floating(data.edge_weight),
             self._floating(torch.cat(pe, dim=1)) if pe else None,
@@ -213,17 +213,23 @@ def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:
 
 
 def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:
-    """The split with the encodings ``lap_pe``, ``rwse`` and ``degree`` attached to its graphs."""
+    """The split with ``lap_pe`` and ``rwse`` attached to its graphs, and features encoded."""
     transforms: list[BaseTransform] = []
     if encoding.lap_pe:
         transforms.append(LaplacianEncoding(encoding.lap_pe, cache=cache))
     if encoding.rwse:
         transforms.append(RandomWalkEncoding(encoding.rwse, cache=cache))
     if encoding.degree:
-        transforms.append(DegreeEncoding())
-    if not transforms:
-        return split
-    transform, done = Compose(transforms), {}
+        transforms.append(DegreeEncoding(attr=None))
+    if transforms:
+        split = _each(split, Compose(transforms))
+    if encoding.quantiles:
+        split = _each(split, QuantileEncoding.fit(split.train, encoding.quantiles))
+    return split
+
+
+def _each(split: Split, transform: BaseTransform) -> Split:
+    done: dict[int, GraphCollection] = {}
     for graphs in (split.train, split.val, split.test):
         if id(graphs) not in done:
             done[id(graphs)] = GraphList([transform(data) for data in graphs])

@@ -343,13 +343,12 @@ def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
     encoder, channels = None, dataset.in_channels
     if dataset.encoder is not None:
         encoder = dataset.encoder(config.model.hidden_channels)
-    if config.encoding.degree:
-        if encoder is not None:
+        if config.encoding.degree or config.encoding.quantiles:
             raise ConfigError(
-                f"encoding.degree=true, but features of {dataset.name} go through an encoder of "
-                "their own, which has no place for it; use encoding.rwse, or false"
+                f"encoding has degree or quantiles, but features of {dataset.name} go through an "
+                "encoder of their own, which has no place for them; use false and 0"
             )
-        channels += 1
+    channels = config.encoding.features(channels)
     if config.training.label_inputs is not None:
         channels += label_channels(dataset)
     return MODELS[config.architecture].build(

@@ -20,6 +20,7 @@ from bunn.data.transforms import (
     DegreeEncoding,
     DiskCache,
     LaplacianEncoding,
+    QuantileEncoding,
     RandomSignFlip,
     RandomWalkEncoding,
     flip_signs,
@@ -531,6 +532,64 @@ def test_degrees_are_row_sums_of_the_adjacency(graph):
 def test_an_isolated_node_has_degree_zero():
     found = DegreeEncoding(attr="log_degree")(data_of(torch.tensor([[0, 1], [1, 0]]), num_nodes=3))
     assert found.log_degree.expm1().flatten().tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_the_degree_as_a_last_feature():
+    data = data_of(torch.tensor([[0, 1], [1, 0]]), num_nodes=3)
+    beside = DegreeEncoding(attr=None)(data).x
+    torch.testing.assert_close(beside, torch.cat((data.x, DegreeEncoding()(data).degree), dim=1))
+    assert data.x.size(1) == 1  # the graph is left alone
+
+
+# Features
+
+
+def features(x: torch.Tensor) -> Data:
+    return Data(x=x, edge_index=torch.zeros(2, 0, dtype=torch.long))
+
+
+@given(values=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=40), bins=st.integers(1, 6))
+def test_quantiles_fill_up_in_order(values, bins):
+    x = torch.tensor(values, dtype=torch.float64).unsqueeze(1)
+    transform = QuantileEncoding.fit([features(x)], bins)
+    found, edges = transform(features(x)).x, transform.edges[0]
+    assert found.shape == (len(values), bins)
+    assert bool(((found >= 0) & (found <= 1)).all())
+    wide = edges.diff() > 0
+    assert bool((found[:, ~wide] == 0).all())
+    # A bin is filled before the next begins, and a value is where its bins say.
+    full = found[:, wide]
+    assert bool(((full[:, 1:] == 0) | (full[:, :-1] == 1)).all())
+    back = edges[0] + (found * edges.diff()).sum(1)
+    torch.testing.assert_close(back, x[:, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_bins_have_the_same_number_of_values():
+    x = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0)).exp()
+    found = QuantileEncoding.fit([features(x[:400]), features(x[400:])], 5)(features(x)).x
+    counts = (found.view(1000, 2, 5) == 1).sum(0)  # those from the upper edge on
+    assert torch.equal(counts, torch.tensor([[801, 601, 401, 201, 1]] * 2))
+
+
+def test_two_values_keep_one_column():
+    x = torch.tensor([[0.0], [1.0], [0.0], [0.0]])
+    found = QuantileEncoding.fit([features(x)], 8)(features(x)).x
+    assert int((found != 0).any(dim=0).sum()) == 1
+    assert found.sum(1).tolist() == [0, 1, 0, 0]
+
+
+def test_what_quantiles_refuse():
+    x = torch.ones(3, 2)
+    with pytest.raises(ValueError, match=r"bins=0; use one or more"):
+        QuantileEncoding.fit([features(x)], 0)
+    with pytest.raises(ValueError, match="column 1 that are not finite"):
+        QuantileEncoding.fit([features(torch.tensor([[0.0, torch.nan], [1.0, 1.0]]))], 2)
+    with pytest.raises(ValueError, match=r"data\.x is torch\.int64 \(3, 2\); pass"):
+        QuantileEncoding.fit([features(x.long())], 2)
+    with pytest.raises(ValueError, match="x has 2 columns; these are the edges of 3"):
+        QuantileEncoding(torch.arange(2.0).expand(3, 2))(features(x))
+    with pytest.raises(ValueError, match="rows that do not ascend"):
+        QuantileEncoding(torch.tensor([[1.0, 0.0]]))
 
 
 # What all have in common

@@ -171,6 +171,21 @@ def test_the_degree_is_one_more_feature():
     assert torch.equal(batch.inputs.pe, plain.inputs.pe)
 
 
+def test_quantiles_are_those_of_training_graphs():
+    split = molecule_split((3, 1, 1))
+    for data in split.test:
+        data.x = data.x + 100  # never looked at
+    feed = feed_of(split, degree=True, quantiles=4)
+    plain = feed_of(split, degree=True)
+    (batch,), (reference,) = feed.training(0), plain.training(0)
+    bins = batch.inputs.x.view(*reference.inputs.x.shape, 4)
+    assert bool(((bins >= 0) & (bins <= 1)).all())
+    middle = reference.inputs.x[:, 0].median()
+    torch.testing.assert_close(bins[:, 0, 1] == 1, reference.inputs.x[:, 0] >= middle)
+    (shown,) = feed.evaluation("test")
+    assert bool((shown.inputs.x.view(-1, bins.size(1), 4)[:, 0] == 1).all())
+
+
 def test_signs_are_random_in_training_only():
     split = molecule_split()
     feed = feed_of(split, 3, lap_pe=2, rwse=2)

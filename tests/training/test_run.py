@@ -342,13 +342,21 @@ def test_the_degree_reaches_the_model():
     assert run.model.encoder[0].in_channels == plain.in_channels + 1
 
 
-def test_an_encoder_has_no_place_for_the_degree():
+def test_quantiles_reach_the_model():
+    run = run_of(tiny("minesweeper-board", encoding={"degree": True, "quantiles": 3}))
+    Driver([run]).train_epoch()
+    plain = run_of(tiny("minesweeper-board")).model.encoder[0]
+    assert run.model.encoder[0].in_channels == 3 * (plain.in_channels + 1)
+
+
+@pytest.mark.parametrize("encoding", [{"degree": True}, {"quantiles": 4}])
+def test_an_encoder_has_no_place_for_features_encoded(encoding):
     task = Task("node", "binary", "roc-auc")
     dataset = GraphDataset(
         "a", task, 1, 1, 1, lambda _: None, encoder=lambda _: torch.nn.Identity()
     )
-    with pytest.raises(ConfigError, match=r"encoding\.degree=true, but features of a go through"):
-        build_model(tiny(encoding={"degree": True}), dataset)
+    with pytest.raises(ConfigError, match="features of a go through an encoder"):
+        build_model(tiny(encoding=encoding), dataset)
 
 
 def test_a_loss_that_is_no_number(tmp_path):

@@ -1,4 +1,4 @@
-"""Positional encodings and spectra, as PyG transforms, kept on disk between runs."""
+"""Encodings and spectra, as PyG transforms; what takes long is kept on disk between runs."""
 
 from bunn.data.transforms.cache import (
     CacheWarning,
@@ -10,6 +10,7 @@ from bunn.data.transforms.cache import (
 from bunn.data.transforms.cached_spectrum import CachedSpectrum, known_laplacian
 from bunn.data.transforms.degree_encoding import DegreeEncoding
 from bunn.data.transforms.laplacian_encoding import LaplacianEncoding
+from bunn.data.transforms.quantile_encoding import QuantileEncoding
 from bunn.data.transforms.random_walk_encoding import RandomWalkEncoding
 from bunn.data.transforms.sign_flip import RandomSignFlip, flip_signs
 
@@ -20,6 +21,7 @@ __all__ = [
     "DegreeEncoding",
     "DiskCache",
     "LaplacianEncoding",
+    "QuantileEncoding",
     "RandomSignFlip",
     "RandomWalkEncoding",
     "UnwritableCacheWarning",

@@ -21,17 +21,22 @@ class DegreeEncoding(BaseTransform):  # type: ignore[misc]
     An isolated node has zero.
 
     Args:
-        attr: Where the encoding ``(n, 1)`` is stored. (default: ``"degree"``)
+        attr: Where the encoding ``(n, 1)`` is stored; :obj:`None` for a last column of ``x``.
+            (default: ``"degree"``)
     """
 
-    def __init__(self, *, attr: str = "degree") -> None:
+    def __init__(self, *, attr: str | None = "degree") -> None:
         self.attr = attr
 
     def forward(self, data: Any) -> Any:
         graph = Graph.of(data)
         lap = graph.laplacian()
         degree = lap.aggregate(torch.ones(lap.num_nodes, 1, dtype=lap.dtype), "sum")
-        data[self.attr] = graph.attach(degree.log1p())
+        encoding = graph.attach(degree.log1p())
+        if self.attr is None:
+            data.x = encoding if data.x is None else torch.cat((data.x, encoding), dim=1)
+        else:
+            data[self.attr] = encoding
         return data
 
     def __repr__(self) -> str:
