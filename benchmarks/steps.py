@@ -55,22 +55,21 @@ took five to six times as long as 128.
 """
 
 MODELS_LOG = """\
-The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, missed on
-minesweeper. There the dense products take 7.1 ms, near their floor, the sparse ones 2.7, gathering
-out of the cache at its speed, and the optimiser 1.0; of the chains' 4.4 ms their traffic would be
-3. A quarter would leave them less than that. Heat factor by factor and angles inside of the kernels
-of the maps took it from 18.6 to 17.6 ms. Compiled code does without these kernels, and is slower
-than what is captured alone.
+The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, 19.3, and missed on
+minesweeper, 16.0. There the dense products take 6.1 ms, near their floor, the sparse ones 2.7,
+gathering out of the cache at its speed, and the optimiser 0.8; of the chains' 4.2 ms their traffic
+would be 3. Even at that traffic a quarter would not be reached. Compiled code does without these
+kernels, and is slower than what is captured alone.
 
-This table is from before the gradients by the weights of a phi were computed together. One by one
-they have too few entries to fill the card, and cuBLAS cuts their sums and adds them up again. Tried
+What brought it there: heat factor by factor and angles inside of the kernels of the maps, from 18.6
+to 17.6 ms; gradients by the weights of a phi computed together, to 16.0. One by one they have too
+few entries to fill the card, and cuBLAS cuts their sums and adds them up again. Tried
 (`gpu_tried.json`): on a second stream beside the passes, 17.2 ms instead of 17.5, since products
 and passes want the same registers; all eight blocks of a phi as one batch of products, 16.1, at 11
-% less memory; both, with batches of four, 16.3. The batch was kept. On tolokers it is not measured
-yet; both, with batches of two, took it from 20.5 to 20.1 there.
+% less memory; both, with batches of four, 16.3. The batch was kept.
 
-Not good: *eager*. The host takes longer for these kernels than for the operations of torch that
-they replace, and a step that is not captured takes 115 to 136 ms instead of 99 to 119 before.
+Not good: *eager*, where the host is slower than the card: in bf16 77 ms on minesweeper, five times
+what is captured, and 57 on tolokers, three times.
 """
 
 SCALE_LOG = """\
