@@ -18,6 +18,7 @@ from benchmarks import (
     gpu_layers,
     gpu_models,
     gpu_scale,
+    gpu_seconds,
     gpu_splits,
     gpu_times,
     layer,
@@ -50,7 +51,7 @@ BENCHMARKS = {
     for module in (
         *(diffusion, layer, memory, scaling, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
-        *(gpu_accuracy, gpu_desync),
+        *(gpu_accuracy, gpu_desync, gpu_seconds),
     )
 }
 GROUPS = {

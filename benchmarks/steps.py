@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
+from bunn.experiments.published import MODEL_TITLES
 
 #: Forms of the table of layers: what a user writes, then the fastest there is of each.
 FORMS = (
@@ -98,6 +99,7 @@ def sections() -> str:
         "gpu_batches": _batches,
         "gpu_layers": _layers,
         "gpu_models": _models,
+        "gpu_seconds": _seconds,
         "gpu_splits": _splits,
         "gpu_scale": _scale,
         "gpu_times": _times,
@@ -218,6 +220,21 @@ def _models(result: dict[str, Any]) -> str:
         )
         + (f"\n{apart}" if kinds else "")
         + f"\n{MODELS_LOG}"
+    )
+
+
+def _seconds(result: dict[str, Any]) -> str:
+    taken = {(row["dataset"], row["model"], row["preset"]): row for row in result["rows"]}
+    graphs = list(dict.fromkeys(dataset for dataset, _, _ in taken))
+    rows = []
+    for model, preset in dict.fromkeys((model, preset) for _, model, preset in taken):
+        cells = [taken.get((graph, model, preset)) for graph in graphs]
+        rows.append([MODEL_TITLES[model], preset])
+        rows[-1] += ["" if cell is None else f"{cell['seconds']:.1f}" for cell in cells]
+    return (
+        f"## A split of the heterophilous benchmark\n\n{how(result)}. Seconds of the first split, "
+        "from reading the data to its metric, with nothing else on the card.\n\n"
+        + table(["model", "preset", *graphs], rows)
     )
 
 
