@@ -1,4 +1,7 @@
-"""Attention along edges: scores of edges, their softmax at every target, weighted sums."""
+"""Attention along edges: scores of edges, their softmax at every target, weighted sums.
+
+Sums with matrices for coefficients, as of a sheaf, are made of these.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from bunn.kernels import Listing
 
 
 class AttentionEdges(NamedTuple):
-    """The edges of a graph, sorted by target.
+    """The edges of a graph, and which of them every node has.
 
     Args:
         edge_index: ``(2, e)`` edges.
@@ -29,18 +32,21 @@ class AttentionEdges(NamedTuple):
 
     @classmethod
     def of(cls, edge_index: Tensor, num_nodes: int, self_loops: bool) -> AttentionEdges:
-        """Those of a graph, with one loop at every node if ``self_loops``."""
+        """Those of a graph, sorted by target, with one loop at every node if ``self_loops``."""
         if self_loops:
             edge_index, _ = remove_self_loops(edge_index)
             edge_index, _ = add_self_loops(edge_index, num_nodes=num_nodes)
         edge_index = edge_index[:, edge_index[1].sort(stable=True).indices]
         source, target = edge_index
-        order = source.sort(stable=True).indices
-        return cls(
-            edge_index,
-            Listing(_pointer(target, num_nodes), source),
-            Listing(_pointer(source, num_nodes), target[order], order),
-        )
+        arriving = Listing(_pointer(target, num_nodes), source)
+        return cls(edge_index, arriving, _listed(source, target, num_nodes))
+
+    @classmethod
+    def in_order(cls, edge_index: Tensor, num_nodes: int) -> AttentionEdges:
+        """Those of a graph as they are, for all but :meth:`softmax`."""
+        source, target = edge_index
+        listings = _listed(target, source, num_nodes), _listed(source, target, num_nodes)
+        return cls(edge_index, *listings)
 
     def products(self, query: Tensor, key: Tensor) -> Tensor:
         r""":math:`\langle q_v, k_u \rangle` for every edge :math:`u \to v` and every head:
@@ -54,6 +60,10 @@ class AttentionEdges(NamedTuple):
 
     def sums(self, at_target: Tensor, at_source: Tensor) -> Tensor:
         """The same for the sum of two numbers: ``(n, h)`` twice to ``(e, h)``."""
+        if not kernels.serve_attention(at_target, at_source):
+            source, target = self.edge_index
+            found = gather(at_target, target) + gather(at_source, source)
+            return found.to(sum_dtype(found.dtype))
         one = torch.ones_like(at_target)
         return self.products(  # t * 1 + 1 * s
             torch.stack((at_target, one), -1), torch.stack((one, at_source), -1)
@@ -81,6 +91,12 @@ class AttentionEdges(NamedTuple):
             return found
         edge_index = self.edge_index.flip(0) if back else self.edge_index
         return neighbor_sum(values, edge_index, weight).to(values.dtype)
+
+
+def _listed(at: Tensor, other: Tensor, num_nodes: int) -> Listing:
+    """The edges by the nodes ``(e,)`` at one of their ends, with those at the other."""
+    order = at.sort(stable=True).indices
+    return Listing(_pointer(at, num_nodes), other[order], order)
 
 
 def _pointer(nodes: Tensor, num_nodes: int) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModule
 from bunn.baselines.options import FrameOptions, check_choice, check_count, check_divides
-from bunn.baselines.propagation import gather
 from bunn.baselines.sheaf import MapKind, Sheaf, SheafLaplacian, paired_edges
 from bunn.bundle import FlatBundle, num_map_params
 from bunn.nn.block import Norm
@@ -146,7 +146,7 @@ class NSDLayer(GraphModule):
 
     def prepare(
         self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[AttentionEdges, Tensor | None]:
         if edge_weight is not None and edge_weight.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 "edge_weight requires a gradient, but an NSDLayer is differentiated with respect "
@@ -154,10 +154,10 @@ class NSDLayer(GraphModule):
             )
         return paired_edges(edge_index, edge_weight, num_nodes)
 
-    def sheaf(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Sheaf:
+    def sheaf(self, x: Tensor, edges: AttentionEdges, edge_weight: Tensor | None = None) -> Sheaf:
         """The normalised sheaf of ``x: (n, c)`` on edges from :meth:`prepare`."""
-        source, target = edge_index
-        params = self.network(gather(self.lin_own(x), target) + gather(self.lin_other(x), source))
+        own = self.lin_own(x)
+        params = self.network(edges.sums(own, self.lin_other(x)).to(own.dtype))
         if params.dtype in (torch.float16, torch.bfloat16):
             params = params.float()
         if edge_weight is not None:
@@ -166,19 +166,19 @@ class NSDLayer(GraphModule):
         with exact_arithmetic(params):
             if self.maps == "orthogonal":
                 bundle = FlatBundle(params.unsqueeze(1), self.orthogonal, d)
-                sheaf = Sheaf(bundle.matrices().squeeze(1), edge_index, n)
+                sheaf = Sheaf(bundle.matrices().squeeze(1), edges, n)
                 return sheaf.scaled(edge_weight, self.damping)
             maps = params.tanh()
             if edge_weight is not None:
                 maps = maps * edge_weight.sqrt().unsqueeze(-1)
             if self.maps == "general":
                 maps = maps.unflatten(-1, (d, d))
-            return Sheaf(maps, edge_index, n).normalized(self.damping)
+            return Sheaf(maps, edges, n).normalized(self.damping)
 
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: AttentionEdges,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
     ) -> Tensor:

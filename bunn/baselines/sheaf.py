@@ -19,7 +19,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.baselines.propagation import DENSE_SIZE, dense_blocks, gather, neighbor_sum, scatter_sum
+from bunn import kernels
+from bunn.baselines.attention import AttentionEdges
+from bunn.baselines.propagation import DENSE_SIZE, dense_blocks, gather, scatter_sum
 from bunn.edges import read_edges
 
 MapKind = Literal["orthogonal", "diagonal", "general"]
@@ -31,13 +33,18 @@ class Sheaf(NamedTuple):
     Args:
         maps: ``(2m, d, d)``, or ``(2m, d)`` diagonals: the maps :math:`F_{v \trianglelefteq e}` of
             the targets of the directed edges.
-        edge_index: ``(2, 2m)`` edges, of which ``m + i`` is the reverse of ``i``.
+        edges: ``2m`` edges, of which ``m + i`` is the reverse of ``i``.
         num_nodes: The number of nodes ``n``.
     """
 
     maps: Tensor
-    edge_index: Tensor
+    edges: AttentionEdges
     num_nodes: int
+
+    @property
+    def edge_index(self) -> Tensor:
+        """The edges ``(2, 2m)``."""
+        return self.edges.edge_index
 
     @property
     def diagonal(self) -> bool:
@@ -67,7 +74,7 @@ class Sheaf(NamedTuple):
         there, back = self.maps.chunk(2)
         other = torch.cat((back, there))  # the maps of the sources
         transport = self.maps * other if self.diagonal else _block_products(self.maps, other)
-        return SheafLaplacian.of(self.degree(), transport, self.edge_index)
+        return SheafLaplacian.of(self.degree(), transport, self.edges)
 
     def normalized(self, damping: float) -> Sheaf:
         r"""The sheaf of the normalised Laplacian: its maps are :math:`F_{v \trianglelefteq e} N_v`
@@ -105,29 +112,29 @@ class SheafLaplacian(NamedTuple):
     Args:
         degree: The blocks :math:`D_v`: ``(n, d, d)``, or ``(n, d)`` diagonals.
         transport: The blocks :math:`T_{vu}`: ``(2m, d, d)``, or ``(2m, d)`` diagonals.
-        edge_index: ``(2, 2m)`` edges.
+        edges: ``2m`` edges.
         matrix: The whole, for a small graph: ``(n d, n d)``, or ``(d, n, n)`` for diagonals.
     """
 
     degree: Tensor
     transport: Tensor
-    edge_index: Tensor
+    edges: AttentionEdges
     matrix: Tensor | None = None
 
     @classmethod
-    def of(cls, degree: Tensor, transport: Tensor, edge_index: Tensor) -> SheafLaplacian:
+    def of(cls, degree: Tensor, transport: Tensor, edges: AttentionEdges) -> SheafLaplacian:
         """The Laplacian from its blocks, with its matrix if the graph is small."""
-        n, diagonal = degree.size(0), degree.dim() == 2
+        n, diagonal, edge_index = degree.size(0), degree.dim() == 2, edges.edge_index
         if n > DENSE_SIZE:
-            return cls(degree, transport, edge_index)
+            return cls(degree, transport, edges)
         loops = torch.arange(n, device=edge_index.device).expand(2, n)
         blocks = dense_blocks(
             torch.cat((degree, -transport)), torch.cat((loops, edge_index), dim=1), n
         )
         if diagonal:
-            return cls(degree, transport, edge_index, blocks.permute(2, 0, 1))
+            return cls(degree, transport, edges, blocks.permute(2, 0, 1))
         size = n * degree.size(1)
-        return cls(degree, transport, edge_index, blocks.transpose(1, 2).reshape(size, size))
+        return cls(degree, transport, edges, blocks.transpose(1, 2).reshape(size, size))
 
     def apply(self, x: Tensor) -> Tensor:
         """``(n, d, f) -> (n, d, f)``."""
@@ -137,10 +144,22 @@ class SheafLaplacian(NamedTuple):
                 return (self.matrix @ x.transpose(0, 1)).transpose(0, 1)
             return (self.matrix @ x.flatten(0, 1)).view_as(x)
         if diagonal:
-            return self.degree.unsqueeze(-1) * x - neighbor_sum(x, self.edge_index, self.transport)
-        source, target = self.edge_index
-        arriving = scatter_sum(self.transport @ gather(x, source), target, x.size(0))
-        return self.degree @ x - arriving
+            return self.degree.unsqueeze(-1) * x - self.edges.weighted_sum(x, self.transport)
+        return self.degree @ x - self._arriving(x)
+
+    def _arriving(self, x: Tensor) -> Tensor:
+        r""":math:`\sum_{u \to v} T_{vu} x_u` for matrices :math:`T_{vu}`."""
+        if not kernels.serve_attention(x, self.transport):
+            source, target = self.edges.edge_index
+            return scatter_sum(self.transport @ gather(x, source), target, x.size(0))
+        # Every diagonal of the matrices is a sum with coefficients of its own for every coordinate.
+        sums = [
+            self.edges.weighted_sum(
+                x.roll(-shift, 1), self.transport.roll(-shift, 2).diagonal(dim1=1, dim2=2)
+            )
+            for shift in range(x.size(1))
+        ]
+        return torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
 
 
 def _block_products(a: Tensor, b: Tensor) -> Tensor:
@@ -153,8 +172,8 @@ def _block_products(a: Tensor, b: Tensor) -> Tensor:
 
 def paired_edges(
     edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int
-) -> tuple[Tensor, Tensor | None]:
-    """An undirected graph with edge ``m + i`` the reverse of edge ``i``: ``(2, 2m)`` and ``(2m,)``.
+) -> tuple[AttentionEdges, Tensor | None]:
+    """An undirected graph with edge ``m + i`` the reverse of edge ``i``, and weights ``(2m,)``.
 
     Repeated edges are merged as everywhere in this package. A self-loop is left out: both its ends
     have the same map, so it adds nothing to the Laplacian.
@@ -163,4 +182,5 @@ def paired_edges(
     upper = edges.row < edges.col
     half = torch.stack((edges.row[upper], edges.col[upper]))
     weight = None if edges.weight is None else edges.weight[upper].repeat(2)
-    return torch.cat((half, half.flip(0)), dim=1), weight
+    both = torch.cat((half, half.flip(0)), dim=1)
+    return AttentionEdges.in_order(both, num_nodes), weight

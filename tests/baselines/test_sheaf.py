@@ -22,7 +22,8 @@ dense_and_sparse = pytest.mark.parametrize("size", [0, 1000])
 
 def random_sheaf(kind: str, edge_index: torch.Tensor, n: int, d: int) -> Sheaf:
     edges, _ = paired_edges(edge_index, None, n)
-    shape = (edges.size(1), d) if kind == "diagonal" else (edges.size(1), d, d)
+    m = edges.edge_index.size(1)
+    shape = (m, d) if kind == "diagonal" else (m, d, d)
     maps = torch.randn(shape, dtype=torch.float64)
     if kind == "orthogonal":
         maps = torch.linalg.qr(maps)[0]
@@ -104,7 +105,7 @@ def test_the_trivial_sheaf_is_the_graph(graph):
     edge_index, weight = edge_index[:, off], None if weight is None else weight[off]
     lap = Laplacian(edge_index, weight, n, normalization="sym").to(torch.float64)
     edges, weight = paired_edges(edge_index, weight, n)
-    maps = torch.eye(2, dtype=torch.float64).expand(edges.size(1), 2, 2)
+    maps = torch.eye(2, dtype=torch.float64).expand(edges.edge_index.size(1), 2, 2)
     x = torch.randn(n, 2, 3, dtype=torch.float64)
     y = Sheaf(maps, edges, n).scaled(weight, 0.0).laplacian().apply(x)
     torch.testing.assert_close(y, lap @ x)
@@ -117,14 +118,15 @@ def test_the_trivial_sheaf_is_the_graph(graph):
 def test_the_gradient_is_finite_where_degrees_repeat_or_vanish():
     """All maps equal: every ``D_v`` is a multiple of the identity; or zero, at a node alone."""
     edges, _ = paired_edges(shapes.cycle(4).edge_index, None, 5)
-    identity = torch.eye(2, dtype=torch.float64).repeat(edges.size(1), 1, 1)
+    identity = torch.eye(2, dtype=torch.float64).repeat(edges.edge_index.size(1), 1, 1)
     for maps in (identity, 0 * identity):
         maps.requires_grad_()
         x = torch.randn(5, 2, 3, dtype=torch.float64)
         Sheaf(maps, edges, 5).normalized(1e-3).laplacian().apply(x).square().sum().backward()
         assert maps.grad.isfinite().all()
     torch.manual_seed(0)
-    maps = torch.randn(edges.size(1), 2, 2, dtype=torch.float64, requires_grad=True)
+    shape = (edges.edge_index.size(1), 2, 2)
+    maps = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
         lambda m: Sheaf(m, edges, 5).normalized(0.1).laplacian().apply(x), (maps,)
     )
@@ -148,7 +150,7 @@ def test_the_layer_is_its_equation(case):
     x, edge_index = torch.randn(2, 8, dtype=torch.float64), torch.tensor([[0, 1], [1, 0]])
     edges, _ = layer.prepare(edge_index, None, 2, torch.float64)
     sheaf = layer.sheaf(x, edges)
-    assert edges.tolist() == [[0, 1], [1, 0]]
+    assert edges.edge_index.tolist() == [[0, 1], [1, 0]]
 
     def params(v, u):  # of the end at v
         return layer.network(layer.lin_own(x[v]) + layer.lin_other(x[u]))

@@ -8,6 +8,8 @@ from bunn import kernels
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.gat import GATFeedForward, GATSepOptions
 from bunn.baselines.gt import GTLayer, GTOptions
+from bunn.baselines.nsd import NSDLayer, NSDOptions
+from bunn.baselines.sheaf import paired_edges
 from bunn.kernels import attention
 from tests.baselines.variants import livened
 from tests.kernels.test_walk import DEVICE
@@ -122,3 +124,50 @@ def test_layers(layer, served):
     theirs = [reference, *(parameter.grad for parameter in layer.parameters())]
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+SHEAVES = {
+    "orthogonal": {},
+    "of dimension 3": {"stalk_dim": 3, "orthogonal": "cayley"},
+    "diagonal": {"maps": "diagonal", "map_channels": 5},
+    "general": {"maps": "general", "steps": 2},
+}
+
+
+@pytest.mark.parametrize("options", SHEAVES.values(), ids=SHEAVES)
+def test_sheaves(options, served, monkeypatch):
+    monkeypatch.setattr("bunn.baselines.sheaf.DENSE_SIZE", 0)
+    monkeypatch.setattr("bunn.baselines.propagation.DENSE_SIZE", 0)
+    layer = livened(NSDLayer(NSDOptions(12, **options))).to(DEVICE)
+    both = torch.cat((edge_index(), edge_index().flip(0)), dim=1)
+    edges, _ = layer.prepare(both, None, N, torch.float32)
+    x = torch.randn(N, 12, device=DEVICE, requires_grad=True)
+
+    def run(z: Tensor) -> list[Tensor]:
+        layer.zero_grad()
+        y = layer(z, edges)
+        (by_x,) = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+        y.square().sum().backward(inputs=list(layer.parameters()))
+        return [y, by_x, *(parameter.grad.clone() for parameter in layer.parameters())]
+
+    mine = run(x)
+    assert set(served) == {"multiply", "add"}
+    count = len(served)
+    layer.double()
+    for one, other in zip(mine, run(x.double()), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
+    assert len(served) == count  # float64 goes another way
+
+
+def test_edges_in_their_order():
+    both = torch.cat((edge_index(), edge_index().flip(0)), dim=1)
+    edges, _ = paired_edges(both, None, N)
+    source, target = edges.edge_index
+    for listing, at, other in (
+        (edges.arriving, target, source),
+        (edges.leaving, source, target),
+    ):
+        for node in range(N):
+            there = slice(*listing.pointer[node : node + 2].tolist())
+            assert set(listing.place[there].tolist()) == set((at == node).nonzero()[:, 0].tolist())
+        assert torch.equal(listing.other, other[listing.place])
