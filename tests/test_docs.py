@@ -109,5 +109,24 @@ def test_import_is_light():
         "networkx",
         "torch_sparse",
     )
-    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import bunn"
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); from bunn import *"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_command_line_does_not_wait_for_torch():
+    hidden = "import sys; sys.modules.update(torch=None, torch_geometric=None)"
+    code = f"{hidden}; from bunn.cli import app; app(['train', '--help'])"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "--preset" in run.stdout
+
+
+def test_public_names_are_found_where_they_are():
+    code = "import bunn; from bunn import *; print(bunn.nn.BuNN is BuNN is bunn.BuNN, *dir(bunn))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    same, *names = run.stdout.split()
+    assert same == "True"
+    assert {*bunn.__all__, "nn", "diffusion", "__version__"} <= set(names)
+    with pytest.raises(AttributeError, match="module 'bunn' has no attribute 'Bunn'"):
+        _ = bunn.Bunn

@@ -6,17 +6,16 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.console import Console
 
 from bunn import __version__
 from bunn.names import did_you_mean
-from bunn.theory import CLAIMS, Claim, Report
-from bunn.theory.drawing import save
-from bunn.theory.report import print_details, print_summary, run_claims
+
+if TYPE_CHECKING:
+    from bunn.theory import Claim, Report
 
 
 def verify(
@@ -42,6 +41,11 @@ def verify(
 
     Exits with 1 if a claim fails.
     """
+    import torch  # noqa: PLC0415
+
+    from bunn.theory import CLAIMS  # noqa: PLC0415
+    from bunn.theory.report import print_details, print_summary, run_claims  # noqa: PLC0415
+
     chosen = _claims(claim or [])
     if plot is not None and no_plot:
         raise typer.BadParameter("--plot and --no-plot exclude each other")
@@ -71,6 +75,8 @@ def verify(
 
 def _claims(names: list[str]) -> list[Claim]:
     """The claims called ``names``, all if there are none."""
+    from bunn.theory import CLAIMS  # noqa: PLC0415
+
     for name in names:
         if name not in CLAIMS:
             hint = did_you_mean(name, CLAIMS, "; ") or "."
@@ -80,6 +86,8 @@ def _claims(names: list[str]) -> list[Claim]:
 
 
 def _as_data(reports: list[Report], seed: int) -> dict[str, object]:
+    import torch  # noqa: PLC0415
+
     return {
         "command": "bunn verify",
         "version": __version__,
@@ -95,6 +103,8 @@ def _write_plot(claim: Claim, report: Report, path: Path | None, console: Consol
     """Draws a claim's tables; a plot nobody asked for may be missing, with a word on why."""
     if claim.plot is None or not report.tables:
         return
+    from bunn.theory.drawing import save  # noqa: PLC0415
+
     target = path or Path(f"bunn-{claim.name}.png")
     try:
         figure = claim.plot(report.tables)
