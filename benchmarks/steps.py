@@ -32,7 +32,7 @@ times as fast; one whose mean is taken by the kernel of this package, up to 2.7 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
 would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 1.8 to 2.5 % faster where heat is sparse and 0.5 % where it is a
+(`benchmarks/gpu_desync.py`) are 1.7 to 2.5 % faster where heat is sparse and 0.5 to 0.7 % where it is a
 dense product, which is more than a fused one could save, for programs that would have to gather
 both halves of a row at once. In the full models an update comes before desync.
 
