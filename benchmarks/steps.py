@@ -32,9 +32,9 @@ times as fast; one whose mean is taken by the kernel of this package, up to 2.7 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
 would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 1.7 to 2.5 % faster where heat is sparse and 0.5 to 0.7 % where it is a
-dense product, which is more than a fused one could save, for programs that would have to gather
-both halves of a row at once. In the full models an update comes before desync.
+(`benchmarks/gpu_desync.py`) are 1.7 to 2.5 % faster where heat is sparse and 0.5 to 0.7 % where
+it is a dense product, which is more than a fused one could save, for programs that would have to
+gather both halves of a row at once. In the full models an update comes before desync.
 
 Not good: *eager*. Without a CUDA graph a step of a BuNN takes 15 to 28 ms on any of these graphs,
 which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 9
