@@ -62,8 +62,8 @@ class AttentionEdges(NamedTuple):
         """The same for the sum of two numbers: ``(n, h)`` twice to ``(e, h)``."""
         if not kernels.serve_attention(at_target, at_source):
             source, target = self.edge_index
-            found = gather(at_target, target) + gather(at_source, source)
-            return found.to(sum_dtype(found.dtype))
+            wide = gather(at_target, target).to(sum_dtype(at_target.dtype))
+            return wide + gather(at_source, source)
         one = torch.ones_like(at_target)
         return self.products(  # t * 1 + 1 * s
             torch.stack((at_target, one), -1), torch.stack((one, at_source), -1)

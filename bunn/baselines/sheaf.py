@@ -159,7 +159,7 @@ class SheafLaplacian(NamedTuple):
             )
             for shift in range(x.size(1))
         ]
-        return torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
+        return torch.stack(sums).sum(0)
 
 
 def _block_products(a: Tensor, b: Tensor) -> Tensor:

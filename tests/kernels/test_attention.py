@@ -79,6 +79,15 @@ def test_attention_and_its_gradients(dtype, heads, size, self_loops, served):
         assert (mine - theirs).abs().max() <= tolerance * theirs.abs().max()
 
 
+def test_sums_of_two_numbers_are_not_rounded():
+    """In 16 bits one and a thousandth would be one."""
+    edges = AttentionEdges.of(edge_index(), N, False)
+    one = torch.ones(N, 2, dtype=torch.bfloat16, device=DEVICE)
+    found = edges.sums(one, one / 1024)
+    assert found.dtype == torch.float32
+    assert (found == 1 + 1 / 1024).all()
+
+
 def test_large_scores_and_no_edges(served):
     scores = 1e30 * torch.randn(11, 2, device=DEVICE)
     edges = AttentionEdges.of(edge_index(), N, False)
