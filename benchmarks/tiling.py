@@ -21,9 +21,10 @@ from torch_geometric.utils import grid
 from benchmarks.device import about, capture, medians
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
 from bunn import Laplacian
-from bunn.kernels.walk import SHORT, Tiling, walk
+from bunn.kernels.launching import parts
+from bunn.kernels.walk import Tiling, walk
 
-WIDTHS = (512, 64)
+WIDTHS = (512, 128, 64)
 DTYPES = (torch.float32, torch.bfloat16)
 #: Features of the largest field.
 LARGEST = 2**27
@@ -34,7 +35,9 @@ def tilings(dtype: torch.dtype, width: int) -> Iterator[Tiling]:
     columns = min(width, 32 * 16 // dtype.itemsize)
     for at_once in (4, 8, 16):
         yield Tiling(columns, at_once, 1, 1)
-    for rows, warps in ((2, 1), (4, 1), (4, 2), (8, 1), (8, 2), (16, 2), (16, 4)):
+    for each, rows in itertools.product((3, 4), (2, 4, 8, 16)):
+        yield Tiling(columns, 8, rows, 1, each)
+    for rows, warps in ((4, 2), (8, 2), (16, 2), (16, 4)):
         yield Tiling(columns, 8, rows, warps)
 
 
@@ -99,19 +102,19 @@ def main() -> int:
     found: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
         lap = Laplacian(edge_index, num_nodes=num_nodes).to("cuda", torch.float32)
-        short = lap.num_entries <= SHORT * num_nodes
+        degree = parts(lap.num_entries, num_nodes)
         for dtype, width in itertools.product(DTYPES, WIDTHS):
             if num_nodes * width > LARGEST:
                 continue
             given = fields(num_nodes, dtype, width)
             steps = {
                 json.dumps(tiling): several(step(lap, given, tiling))
-                for tiling in {*tilings(dtype, width), Tiling.of(dtype, width, short)}
+                for tiling in {*tilings(dtype, width), Tiling.of(dtype, width, degree)}
             }
             tens = medians(steps, repeats=5, budget_ms=4.0)
             taken = {tiling: ms / 10 for tiling, ms in tens.items()}
             ranked = sorted(taken.items(), key=lambda item: item[1])
-            own = json.dumps(Tiling.of(dtype, width, short))
+            own = json.dumps(Tiling.of(dtype, width, degree))
             found.append({"graph": name, "dtype": str(dtype), "width": width, "ms": dict(ranked)})
             print(f"{name} {dtype} {width}: chosen {own} {taken[own]:.4f} ms")
             for tiling, ms in ranked[:4]:

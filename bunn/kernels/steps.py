@@ -44,23 +44,28 @@ def gather_one(
 @triton.jit
 def gather_side_by_side(
     x, col, value, beta, first, last, columns, inside, stride,
-    BETA: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    BETA: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of ``ROWS`` rows, four entries of each at once: ``(ROWS, WIDTH)``."""
+    """The sums of ``ROWS`` rows, three or four entries of each at once: ``(ROWS, WIDTH)``."""
     total = tl.zeros((ROWS, WIDTH), value.dtype.element_ty)
-    for start in range(0, tl.max(last - first, 0), 4):
+    for start in range(0, tl.max(last - first, 0), EACH):
         at = first + start
-        there_0, there_1, there_2, there_3 = at < last, at + 1 < last, at + 2 < last, at + 3 < last
+        there_0, there_1, there_2 = at < last, at + 1 < last, at + 2 < last
         u_0, w_0 = entry_of(col, value, beta, at, there_0, BETA)
         u_1, w_1 = entry_of(col, value, beta, at + 1, there_1, BETA)
         u_2, w_2 = entry_of(col, value, beta, at + 2, there_2, BETA)
-        u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
+        if EACH == 4:
+            there_3 = at + 3 < last
+            u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
         x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(total.dtype)
         x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(total.dtype)
         x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(total.dtype)
-        x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(total.dtype)
+        if EACH == 4:
+            x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(total.dtype)
         total += w_0[:, None] * x_0 + w_1[:, None] * x_1
-        total += w_2[:, None] * x_2 + w_3[:, None] * x_3
+        total += w_2[:, None] * x_2
+        if EACH == 4:
+            total += w_3[:, None] * x_3
     return total
 
 
@@ -124,7 +129,7 @@ def walk_rows(
     LONG: tl.constexpr, CUT: tl.constexpr, P: tl.constexpr, MINUS: tl.constexpr, Y: tl.constexpr,
     R: tl.constexpr, OUT: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BETA: tl.constexpr,
     GAMMA: tl.constexpr, DELTA: tl.constexpr, PER_COLUMN: tl.constexpr, ROWS: tl.constexpr,
-    AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+    EACH: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Segments of long rows come first: they take longest. Then the other rows, ``ROWS`` each."""
     program = tl.program_id(0)
@@ -153,7 +158,7 @@ def walk_rows(
         )  # fmt: skip
     else:
         total = gather_side_by_side(
-            x, col, value, beta, first, last, columns, inside, x_stride, BETA, WIDTH, ROWS
+            x, col, value, beta, first, last, columns, inside, x_stride, BETA, EACH, WIDTH, ROWS
         )
     finish(
         total, row, there, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha, columns, inside,

@@ -42,29 +42,36 @@ class Tiling(NamedTuple):
     Args:
         width: Columns of a program. Sixteen bytes of a row to a thread, and as many threads as
             there are columns, leave nothing to exchange between them.
-        at_once: Neighbours whose rows are on their way at the same time, for a program of one row;
-            one of several has four of each.
+        at_once: Neighbours whose rows are on their way at the same time, for a program of one row.
         rows: Rows of a program, side by side.
         warps: Groups of 32 threads of a program.
+        each: Neighbours of each of several rows at the same time, three or four.
     """
 
     width: int
     at_once: int
     rows: int
     warps: int
+    each: int = 4
 
     @classmethod
     @functools.cache
-    def of(cls, dtype: torch.dtype, width: int, short: bool) -> Tiling:
-        """The one for features of some type and width on a graph of short rows or long ones.
+    def of(cls, dtype: torch.dtype, width: int, degree: int) -> Tiling:
+        """The one for features of some type and width on a graph of some mean degree, rounded up.
 
-        ``benchmarks/tiling.py`` compares them: short rows are best taken two to a thread, and a
-        long one with 32 features of its neighbours on their way to each.
+        ``benchmarks/tiling.py`` compares them: a long row is best taken with 32 features of its
+        neighbours on their way to a thread. Short ones are best taken two to a thread, or four of
+        16 bits where many fit into a warp, and three or four neighbours at a time, whichever leaves
+        fewer places empty.
         """
         warp = 32 * 16 // dtype.itemsize
         columns = min(power_of_two(width), warp)
-        rows = min(16, 2 * warp // columns) if short else 1
-        return cls(columns, max(4, min(16, 1024 // columns)), rows, 1)
+        at_once = max(4, min(16, 1024 // columns))
+        if degree > SHORT:
+            return cls(columns, at_once, 1, 1)
+        each = min((4, 3), key=lambda count: count * parts(degree, count))
+        to_a_thread = 4 if each == 3 and dtype.itemsize == 2 and 4 * columns <= warp else 2
+        return cls(columns, at_once, min(16, to_a_thread * warp // columns), 1, each)
 
 
 Coefficient = float | Tensor
@@ -115,7 +122,8 @@ def walk(
     if n == 0 or width == 0:
         return
     crow, col, value, segments, _ = rows
-    tiling = tiling or Tiling.of(x.dtype, width, col.numel() <= SHORT * n)
+    tiling = tiling or Tiling.of(x.dtype, width, parts(col.numel(), n))
+    assert tiling.each in (3, 4), tiling
     num_segments = 0 if segments is None else segments.size(0)
     partial = None
     if segments is not None:
@@ -137,7 +145,7 @@ def walk(
         (*arguments, n, num_segments, width, *strides),
         tiling.warps,
         **{"LONG": kernels.LONG, "CUT": segments is not None, **flags},
-        **{"ROWS": tiling.rows, **tile},
+        **{"ROWS": tiling.rows, "EACH": tiling.each, **tile},
     )
     if segments is not None:
         rest = (x, p, y, r, out, partial, segments, *numbers, width, *strides)

@@ -81,7 +81,8 @@ def main() -> None:
             "P MINUS Y OUT B DELTA PER_COLUMN",
         ):
             for rows in (1, 2):
-                show(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, **tile)
+                show(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, EACH=4, **tile)
+        show(steps.walk_rows, "OUT C", dtype, LONG=256, ROWS=2, EACH=3, **tile)
         show(steps.add_segments, "P MINUS Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
     tile = {"ROWS": 64, "CHUNK": 32, "WIDTH": 128, "STAGES": 7}
     for dtype in ("bf16", "fp16"):
