@@ -37,8 +37,8 @@ KERNELS = f"""\
 `bunn/kernels` does a product in one pass: it gathers the neighbours, combines them with what the
 node has, and writes. A thread reads 16 bytes of a row, a warp 512; the compiled code exchanges no
 features between threads and spills nothing, which a test reads off the PTX. Short rows are taken
-side by side, two to a thread. Rows of more than {kernels.LONG} neighbours are cut into pieces, so
-that a hub does not hold up the rest.
+side by side, two or four to a thread, with three or four neighbours at a time. Rows of more than
+{kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up the rest.
 
 Where nodes have many neighbours, all edges weigh one and features have 16 bits, rows are taken by
 blocks of {grouping.ROWS}, ordered by min-hashing. A block gathers each of its neighbours once,
@@ -72,10 +72,11 @@ kernel is kept in their type, and one product does. Eigenvectors are multiplied 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
 """
 
-#: The ways of ``benchmarks.gpu_diffusion``; the run before rows were taken side by side, and the
-#: last one with the recurrence of Chebyshev.
+#: The ways of ``benchmarks.gpu_diffusion``; the run before rows were taken side by side, the last
+#: one with the recurrence of Chebyshev, and the last with four neighbours at a time everywhere.
 COMPARED = ("cusparse", "cusparse_factored", "sparse", "dense", "auto")
 FIRST, RECURRENCE = "log/gpu_diffusion-74d9c0e", "log/gpu_diffusion-a5c7507"
+BY_FOUR = "log/gpu_diffusion-e445302"
 
 LIMITS = """\
 ### Log
@@ -87,21 +88,26 @@ What limited it, and what was tried:
   it moves little more than two. Predicted was a half of the time where memory is the limit;
   measured are 0.76 to 0.94 of it in float32 at t = 10, but for tolokers. What is left is gathering.
 - **Gathering.** A product reads a row for each neighbour and its own one. On the grid of a million
-  nodes these are nine and one: with what it writes, in float32 at t = 10, 2.8 GB in 0.28 ms, 10
+  nodes these are nine and one: with what it writes, in float32 at t = 10, 2.8 GB in 0.25 ms, 11
   TB/s. The second-level cache gives half of that; the rest comes from the first, and memory, of
   which *of a copy* counts 2.3 fields, is no longer what is waited for. On `random` the features are
-  larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.58 ms, at
-  4.4 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
+  larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.57 ms, at
+  4.5 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
   Blocks of rows need a third of them in bfloat16; the dense product, which *auto* takes from t = 1
   on, none.
 - **Blocks in float32.** Tensor cores multiply no float32, so features have to be split: in three
   bfloat16 parts a product takes 207 us or more on tolokers, by the way it is cut up, in two of TF32
   211 or more; row by row it takes 215, cuSPARSE 249 (`gpu_tried.json`). One part alone takes 149:
   what is saved in gathering goes into splitting and shared memory. Not kept. In bfloat16, pieces of
-  at most 48 chunks instead of 96 balance better: 70 us instead of 73, since the table above.
+  at most 48 chunks instead of 96 balance better: 70 us instead of 73.
 - **What is on its way.** At first a program took its rows one after the other: too few loads at a
   time where rows are short, as the table below shows. To send for what a row holds before its
-  neighbours costs registers and gained nothing.
+  neighbours costs registers and gained nothing; nor did the numbers of neighbours one turn ahead.
+- **Places left empty.** Four neighbours at a time are twelve places for the nine of the grid. Three
+  at a time took 0.84 to 0.88 of the time there, and 0.94 in bfloat16 on a chain of three neighbours
+  to a node (`gpu_tried.json`, *how neighbours are read*); on minesweeper, with eight, four are
+  right. All of eight or nine at once gain up to a tenth in bfloat16 where degrees are about that,
+  lose up to a half where they are small, and lose in float32: not kept.
 - **Alignment.** tolokers has 11,758 nodes. Tensor cores want multiples of eight: filled up with
   zeros, its dense product went from 2.0 to 0.76 ms in float32.
 
@@ -117,14 +123,15 @@ What limited it, and what was tried:
 The model of costs by which *auto* chooses is fitted to such runs.
 
 Against the targets: the sparse kernel is at least twice as fast as the faster cuSPARSE in every row
-but those of tolokers in float32, where it is so 1.1 to 1.2 times, and *auto* does not take it. The
-three times of *auto* are reached where it takes the dense product, 3.2 to 40 times, but for 2.1 on
-tolokers in float32 at t = 1, which takes three products for one; without it on random in bfloat16,
-and about so, 2.9 to 3.8 times, on minesweeper and the grid. On the rest, at small times and on
-graphs too large for a kernel, it is 2.0 to 2.6 times, where gathering is the limit. The 60 % of a
-copy are missed by the count of what is moved now, 0.24 to 0.57 on graphs larger than the cache, for
-the reasons of above. By the count of the recurrence, for which the target was set, they are
-exceeded but for random, whose ten rows to a node that count leaves out.
+but those of tolokers in float32, where it is so 1.2 times, and *auto* does not take it. The three
+times of *auto* are reached where it takes the dense product, 3.2 to 39 times, but for 2.1 on
+tolokers in float32 at t = 1, which takes three products for one; without it on the grid, 3.4 to
+4.6 times, on random in bfloat16, and about so, 2.9 to 3.1 times, on minesweeper. On the rest, at
+small times and on graphs too large for a kernel, it is 2.0 to 2.6 times, where gathering is the
+limit. The 60 % of a copy, on graphs larger than the cache, are reached on the grid in float32, 0.62
+to 0.65, and 0.58 at t = 100; they are missed there in bfloat16, 0.48 to 0.51, and on like-questions
+and random, 0.24 to 0.51, for the reasons of above. By the count of the recurrence, for which the
+target was set, they are exceeded but for random, whose ten rows to a node that count leaves out.
 """
 
 
@@ -194,7 +201,7 @@ def _reuse(result: dict[str, Any]) -> str:
         "number of rows in a block and the order of the nodes. Predicted for blocks of 32 in a "
         "good order: a sparse product on tolokers at less than half of the time in the column "
         "*cache* above, if its arithmetic, which grows with the block, goes to the tensor "
-        "cores. Measured for blocks of 64 in bfloat16, in the table that follows: 0.32 ms at "
+        "cores. Measured for blocks of 64 in bfloat16, in the table that follows: 0.33 ms at "
         "t = 1, where 0.88 are predicted without.\n\n" + table(["graph, order", *blocks], rows)
     )
 
@@ -241,7 +248,7 @@ def _of_copy_as_recurrence(row: dict[str, Any]) -> float:
 def _log(now: dict[str, Any]) -> str:
     runs = [
         {(row["graph"], row["dtype"], row["time"]): row for row in result["rows"]}
-        for result in (load(FIRST), load(RECURRENCE), now)
+        for result in (load(FIRST), load(RECURRENCE), load(BY_FOUR), now)
     ]
     rows = []
     for key in runs[-1]:
@@ -253,12 +260,13 @@ def _log(now: dict[str, Any]) -> str:
     return (
         "## Run by run\n\nThe sparse kernel at t = 10: the recurrence with rows one after the "
         f"other (`benchmarks/results/{FIRST}.json`), with rows side by side (`{RECURRENCE}.json`), "
-        "and factor by factor, as above. Milliseconds, and the share of a copy by the count of "
-        "the recurrence.\n\n"
+        f"factor by factor (`{BY_FOUR}.json`), and with three neighbours at a time where that "
+        "leaves fewer places empty, as above. Milliseconds, and the share of a copy by the count "
+        "of the recurrence.\n\n"
         + table(
             [
-                *("graph", "type", "first, ms", "side by side, ms", "factors, ms"),
-                *("first, copy", "side by side, copy", "factors, copy"),
+                *("graph", "type", "first, ms", "side by side, ms", "factors, ms", "now, ms"),
+                *("first, copy", "side by side, copy", "factors, copy", "now, copy"),
             ],
             rows,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.gpu_seconds import CELLS
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
 from bunn.experiments.published import MODEL_TITLES
@@ -23,21 +24,21 @@ SLOWER = {"bf16": 1, "tf32": 2}
 LAYERS_LOG = """\
 Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphSAGE that people
 write, in bfloat16 on all five graphs; in TF32 on minesweeper, where GraphSAGE waits for the host,
-and on tolokers. On the other three it takes 0.68 to 0.77, and heat alone half of the step: its six
+and on tolokers. On the other three it takes 0.72 to 0.78, and heat alone half of the step: its six
 products to and fro gather features of float32, whatever the precision of the dense products, and
 GraphSAGE gathers once. With the recurrence of Chebyshev a step took 6 to 14 % longer there. BuNN is
 faster than GAT and GT in every form. The fastest GraphSAGE that PyG and torch offer is at most 1.6
-times as fast; one whose mean is taken by the kernel of this package, up to 2.7 times.
+times as fast; one whose mean is taken by the kernel of this package, up to 2.8 times.
 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
 would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 1.7 to 2.5 % faster where heat is sparse and 0.5 to 0.7 % where
-it is a dense product, which is more than a fused one could save, for programs that would have to
+(`benchmarks/gpu_desync.py`) are 1.5 to 2.2 % faster where heat is sparse and 0.5 % where it is
+a dense product, which is more than a fused one could save, for programs that would have to
 gather both halves of a row at once. In the full models an update comes before desync.
 
-Not good: *eager*. Without a CUDA graph a step of a BuNN takes 15 to 28 ms on any of these graphs,
-which is the time of the host: hundreds of launches, on a host that is slow with them, as the 6 to 9
+Not good: *eager*. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on any of these graphs,
+which is the time of the host: hundreds of launches, on a host that is slow with them, as the 5 to 7
 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
 `torch.cuda.graph` does.
 """
@@ -56,21 +57,27 @@ took five to six times as long as 128.
 """
 
 MODELS_LOG = """\
-The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, 19.3, and missed on
-minesweeper, 16.0. There the dense products take 6.1 ms, near their floor, the sparse ones 2.7,
+The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers, 19.4, and missed on
+minesweeper, 16.1. There the dense products take 6.2 ms, near their floor, the sparse ones 2.7,
 gathering out of the cache at its speed, and the optimiser 0.8; of the chains' 4.2 ms their traffic
 would be 3. Even at that traffic a quarter would not be reached. Compiled code does without these
 kernels, and is slower than what is captured alone.
 
+What could still be saved there, on paper: the mean of the neighbours behind the first product of a
+block instead of before it, so that it and the activation are one pass, 0.4 ms; gathering all eight
+neighbours of minesweeper at once, 0.3; gradients by the remaining weights and biases in float32 at
+once, without copies, and weights rounded in one launch, 0.6. Together that is not the 1.6 ms that
+are missing.
+
 What brought it there: heat factor by factor and angles inside of the kernels of the maps, from 18.6
-to 17.6 ms; gradients by the weights of a phi computed together, to 16.0. One by one they have too
+to 17.6 ms; gradients by the weights of a phi computed together, to 16.1. One by one they have too
 few entries to fill the card, and cuBLAS cuts their sums and adds them up again. Tried
 (`gpu_tried.json`): on a second stream beside the passes, 17.2 ms instead of 17.5, since products
 and passes want the same registers; all eight blocks of a phi as one batch of products, 16.1, at 11
 % less memory; both, with batches of four, 16.3. The batch was kept.
 
-Not good: *eager*, where the host is slower than the card: in bf16 77 ms on minesweeper, five times
-what is captured, and 57 on tolokers, three times.
+Not good: *eager*, where the host is slower than the card: in bf16 129 ms on minesweeper, eight
+times what is captured, and 102 on tolokers, five times; on another such machine 77 and 57.
 """
 
 SCALE_LOG = """\
@@ -233,7 +240,8 @@ def _seconds(result: dict[str, Any]) -> str:
         rows[-1] += ["" if cell is None else f"{cell['seconds']:.1f}" for cell in cells]
     return (
         f"## A split of the heterophilous benchmark\n\n{how(result)}. Seconds of the first split, "
-        "from reading the data to its metric, with nothing else on the card.\n\n"
+        "from reading the data to its metric, with nothing else on the card; "
+        f"{len(result['rows'])} of {len(CELLS)} have been run.\n\n"
         + table(["model", "preset", *graphs], rows)
     )
 
