@@ -17,7 +17,7 @@ from bunn.diffusion.blockwise import BlockMatrix, block_product
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
-from bunn.diffusion.products import SplitMatrix, split_product
+from bunn.diffusion.products import FINEST, SplitMatrix, split_product
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
@@ -39,6 +39,12 @@ Kernel = tuple[Stack, ...] | BlockMatrix
 def on_tensor_cores(lap: Laplacian) -> bool:
     """Whether kernels are kept in 16 bits, in one part or in two."""
     return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
+
+
+def too_fine(dtype: torch.dtype, lap: Laplacian, tol: float) -> bool:
+    """Whether ``tol`` asks for more than large products of tensor cores give in float32."""
+    large = on_tensor_cores(lap) and not in_place(lap)
+    return large and dtype.itemsize > 2 and tol < FINEST
 
 
 def in_place(lap: Laplacian) -> bool:
@@ -68,9 +74,10 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
     A time that is learned, or known to the device alone, is another one at every step and has no
     kernel worth keeping: then the recurrence that would form the kernel is run on ``x`` itself, as
-    it is where a compiler watches.
+    it is where a compiler watches, and where ``tol`` is finer than tensor cores add up.
     """
-    if not time.fixed or torch.compiler.is_compiling():
+    unkept = not time.fixed or torch.compiler.is_compiling()
+    if unkept or too_fine(x.dtype, lap, options.tol):
         return polynomial_heat(x, lap, time, "chebyshev", options)
     if not isinstance(time.value, Tensor):
         return _apply(kernel(lap, time.value, options.tol, x.dtype), lap, x)

@@ -7,11 +7,13 @@ Of the four products, the one of both remainders is below the last digit of floa
 .. math::
     H x \approx H_1 x_1 + 2^{-11} (H_1 x_2 + H_2 x_1).
 
-Products of float16 are exact in float32, and are added up in it: what remains is an error of about
-:math:`2^{-22}`, four times the rounding of float32, at three products of the tensor cores, where
-the float32 units take many times as long and TF32 keeps three digits. For features of 16 bits a
-matrix of their own type does, in one product: rounding its entries is no worse than rounding the
-features.
+Products of float16 are exact in float32. Tensor cores add them up in it, sixteen at a time, but cut
+off what does not fit instead of rounding: over thousands of terms such errors, all of one sign, are
+what is left, 1.2e-5 on 24,000 nodes at t = 1. So :data:`PART` terms are added up there, and what
+they give by the float32 units: errors stay below half of :data:`FINEST`, at three products of the
+tensor cores, where the float32 units take many times as long and TF32 keeps three digits. For
+features of 16 bits a matrix of their own type does, in one product: rounding its entries is no
+worse than rounding the features.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ from bunn.components import ALIGNED
 
 #: The remainder of a float16 number, of 11 bits, is as large as the number when it is multiplied.
 REST = 2.0**11
+#: Terms that tensor cores add up.
+PART = 2048
+#: The finest ``tol`` for which products in float32 are formed so: twice the largest error of sums.
+FINEST = 8e-6
 #: Exponents below which a column is not scaled any further.
 LOWEST = -100
 
@@ -71,6 +77,15 @@ def multiply_16_bits(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(a, b, out_dtype=torch.float32)
 
 
+def multiply_in_parts(a: Tensor, b: Tensor) -> Tensor:
+    """The same, of which tensor cores add up :data:`PART` terms each."""
+    parts = zip(a.split(PART, 2), b.split(PART, 1), strict=True)
+    total = multiply_16_bits(*next(parts))
+    for terms in parts:
+        total += multiply_16_bits(*terms)
+    return total
+
+
 class _SplitProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, high: Tensor, low: Tensor | None) -> Tensor:
@@ -81,9 +96,9 @@ class _SplitProduct(torch.autograd.Function):
         exponent = torch.frexp(largest).exponent.clamp(min=LOWEST)
         scaled = torch.ldexp(pad(x, (0, 0, 0, missing)), -exponent)
         first, rest = _split(scaled)
-        both = multiply_16_bits(high, torch.cat((first, rest), dim=-1))[:, :size]
-        y, cross = both.split(x.size(-1), dim=-1)
-        return torch.ldexp(y + (cross + multiply_16_bits(low, first)[:, :size]) / REST, exponent)
+        cross = multiply_16_bits(high, rest) + multiply_16_bits(low, first)
+        y = multiply_in_parts(high, first).add_(cross, alpha=1 / REST)
+        return torch.ldexp(y[:, :size], exponent)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

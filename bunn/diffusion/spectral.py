@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.blockwise import Basis, basis_heat, decay_factors
-from bunn.diffusion.dense import in_place, on_tensor_cores, storage
+from bunn.diffusion.dense import in_place, on_tensor_cores, storage, too_fine
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.products import SplitMatrix, split_product
 from bunn.keeping import handed_out
@@ -42,15 +42,16 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     root = lap.operator.before
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
     if whole:
-        y = _all_blocks(z, lap, time, storage(lap, x.dtype))
+        fine = too_fine(x.dtype, lap, options.tol)
+        y = _all_blocks(z, lap, time, storage(lap, x.dtype), fine)
     else:
         values, vectors = _eigenpairs(lap, time, options)
         y = vectors @ (decay_factors(values, time.value) * (vectors.T @ z))
     return (y if root is None else y / root).to(x.dtype)
 
 
-def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Tensor:
-    if on_tensor_cores(lap) and not torch.compiler.is_compiling():
+def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype, fine: bool) -> Tensor:
+    if on_tensor_cores(lap) and not fine and not torch.compiler.is_compiling():
         blocks = lap.blocks.merged
         parts = zip(*_bases(lap, dtype), blocks.split(z.to(dtype)), strict=True)
         return blocks.join(

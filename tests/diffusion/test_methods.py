@@ -15,6 +15,8 @@ from benchmarks.results import load
 from bunn import Laplacian, diffuse
 from bunn.diffusion import METHODS, Options, Time
 from bunn.diffusion.auto import choose, saturate
+from bunn.diffusion.dense import too_fine
+from bunn.diffusion.products import FINEST
 from tests.graphs import edges_of, graphs, relative_error, zoo_laplacian
 
 
@@ -79,6 +81,18 @@ def test_auto_forms_kernels_where_tensor_cores_multiply_them(dtype, monkeypatch)
         (30.0, sparse): "dense",
         (30.0, dense): "dense",
     }
+
+
+def test_auto_leaves_tensor_cores_where_tol_is_finer_than_their_sums(monkeypatch):
+    for module in ("auto", "dense"):
+        monkeypatch.setattr(f"bunn.diffusion.{module}.on_tensor_cores", lambda lap: True)
+    lap, x = circulant(5000, 60), torch.zeros(5000, 512)
+    time = Time.of(30.0, x.shape[1:])
+    assert choose(x, lap, time, Options(FINEST)) == "dense"
+    assert choose(x, lap, time, Options(0.9 * FINEST)) == "chebyshev"
+    assert choose(x.bfloat16(), lap, time, Options(1e-7)) == "dense"  # whose rounding is far larger
+    assert too_fine(torch.float32, lap, 1e-6)
+    assert not too_fine(torch.bfloat16, lap, 1e-6)
 
 
 @pytest.mark.parametrize("name", gpu_batches.batches())

@@ -10,7 +10,8 @@ import bunn.diffusion.dense
 import bunn.diffusion.spectral
 from bunn import Laplacian, diffuse, heat_kernel
 from bunn.components import Blocks
-from bunn.diffusion.products import SplitMatrix, split_product
+from bunn.diffusion import products
+from bunn.diffusion.products import FINEST, SplitMatrix, split_product
 from tests.graphs import ZOO, edges_of
 
 TOLERANCE = 2e-6
@@ -37,6 +38,36 @@ def test_every_column_has_its_digits(exponents, small, seed):
     x[:, ::2] *= small
     y = split_product(SplitMatrix.of(matrix), x)
     assert float(errors(y, matrix @ x.double(), x).max()) <= TOLERANCE
+
+
+def cut_off(number: torch.Tensor) -> torch.Tensor:
+    """float64 in float32, rounded towards zero."""
+    rounded = number.float()
+    larger = rounded.double().abs() > number.abs()
+    return torch.where(larger, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
+
+
+def as_tensor_cores_do(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b``: sixteen exact products at a time, sums cut off in float32."""
+    total = torch.zeros(*a.shape[:2], b.size(2))
+    for terms in zip(a.split(16, 2), b.split(16, 1), strict=True):
+        total = cut_off(total.double() + torch.bmm(*(part.double() for part in terms)))
+    return total
+
+
+def test_long_sums_keep_their_digits_where_each_step_cuts_them_off(monkeypatch):
+    torch.manual_seed(0)
+    n = 5 * products.PART
+    matrix, x = torch.rand(1, 40, n) / n, torch.randn(1, n, 3)
+    matrix[0, :, :40] += 0.5 * torch.eye(40)  # as heat has it at small times: much stays, all moves
+    split = SplitMatrix(*products._split(matrix))
+    monkeypatch.setattr(products, "multiply_16_bits", as_tensor_cores_do)
+    exact, scale = matrix.double() @ x.double(), x[:, :40].double().norm()
+    found = products._SplitProduct.forward(x, *split)
+    assert float((found - exact).norm() / scale) <= FINEST / 2
+    monkeypatch.setattr(products, "PART", n)
+    found = products._SplitProduct.forward(x, *split)
+    assert float((found - exact).norm() / scale) > FINEST
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 13])

@@ -129,6 +129,23 @@ def test_blocks_of_rows(width, dtype):
             assert float(error.detach()) <= 2 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("smooth", [True, False])
+def test_large_dense_products_meet_tol(smooth):
+    """Sums over 24,000 nodes: tensor cores cut off what others round."""
+    n, tol = 24_000, 1e-5
+    ends = torch.randint(n, (2, 4 * n))
+    ends = ends[:, ends[0] != ends[1]]
+    edge_index = torch.cat((ends, ends.flip(0)), 1).unique(dim=1)
+    lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
+    x = torch.ones(n, 16, device="cuda") if smooth else torch.randn(n, 16, device="cuda")
+    weight = lap.degree.double().unsqueeze(1)  # of the norm in which errors are measured
+    for time in (0.1, 1.0, 10.0):
+        exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
+        apart = diffuse(x, lap, time, tol=tol, method="dense").double() - exact
+        error = (weight * apart.square()).sum(0).sqrt()
+        assert bool((error <= tol * (weight * x.double().square()).sum(0).sqrt()).all()), time
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_attention_along_edges(dtype):
     edges = AttentionEdges.of(skewed(5_000, 50_000).cuda(), 5_001, True)
