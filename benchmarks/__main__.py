@@ -61,7 +61,8 @@ GROUPS = {
 
 
 def main(names: list[str]) -> int:
-    """Runs some; none means all that can be run here."""
+    """Runs some, by their names or those of groups; none means all that can be run here."""
+    names = [name for asked in names for name in GROUPS.get(asked, (asked,))]
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)

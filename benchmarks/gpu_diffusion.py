@@ -27,7 +27,7 @@ from torch import Tensor
 from torch_geometric.utils import grid
 
 from benchmarks.device import capture, copy_bandwidth, medians, save_measured
-from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
+from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
@@ -48,6 +48,7 @@ DENSE_ENTRIES = 2**30
 def graphs() -> dict[str, tuple[Tensor, int]]:
     """The heterophilous graphs, those without files by their size, and two large ones."""
     side, found = 1000, heterophilous_graphs()
+    found["like-roman-empire"] = (chain_graph(*SIZES["roman-empire"]), SIZES["roman-empire"][0])
     for name in ("amazon-ratings", "questions"):
         found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
     found["grid"] = (grid(side, side)[0], side * side)

@@ -4,11 +4,12 @@ A step is forward, backward and optimiser of a stack of layers with ReLU between
 head, on random features. Forms of it:
 
 - ``eager``: as it is written down, on ``edge_index``;
-- ``sparse``: the adjacency as a sparse CSR matrix, where the layer takes one (whose backward pass
-  copies from the host, so that it cannot be captured);
+- ``sparse``: the adjacency as a sparse CSR matrix (whose backward pass copies from the host, so
+  that it cannot be captured);
 - ``kernel``: the mean of the neighbours by the kernel that a BuNN has for its products;
 - ``compiled``: layer by layer through ``torch.compile``, with the ReLU;
-- ``captured``: as one CUDA graph, which ``bunn train`` does unasked.
+- ``captured``: as one CUDA graph, which ``bunn train`` does unasked; GAT with loops in its
+  ``edge_index``, since it waits for the host to add them.
 
 ``tf32`` lets matrix products round their factors, ``bf16`` is autocast; the same for all. Memory is
 what a step needs beyond parameters, optimiser and features, at its peak. A form that needs more of
@@ -20,12 +21,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
+from torch_geometric.utils import add_self_loops
 
 from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
 from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
@@ -86,14 +89,16 @@ class Form(NamedTuple):
         return f"{self.model}, {' '.join(words) or 'eager'}"
 
 
+#: Models whose layers are PyG's.
+PYG = ("SAGE", "GAT", "GT")
 #: What is compared.
 FORMS = (
     *(Form(model) for model in ("SAGE", "GAT", "GT", "NSD", "BuNN")),
-    *(Form(model, compiled=True) for model in ("SAGE", "GAT", "GT", "BuNN")),
-    Form("SAGE", sparse=True),
-    *(Form("SAGE", captured=True, kernel=kernel) for kernel in (False, True)),
-    *(Form("SAGE", compiled=True, captured=True, kernel=kernel) for kernel in (False, True)),
-    *(Form("BuNN", captured=True, compiled=compiled) for compiled in (False, True)),
+    *(Form(model, compiled=True) for model in PYG),
+    *(Form(model, sparse=True) for model in PYG),
+    *(Form(model, captured=True) for model in (*PYG, "BuNN")),
+    *(Form(model, compiled=True, captured=True) for model in PYG),
+    *(Form("SAGE", captured=True, kernel=True, compiled=compiled) for compiled in (False, True)),
 )
 
 
@@ -114,7 +119,7 @@ def build(form: Form, channels: int = CHANNELS, layers: int = LAYERS) -> nn.Modu
         return nsd.build(options, channels, CLASSES)
     kinds: dict[str, Callable[..., nn.Module]] = {
         "SAGE": KernelSAGE if form.kernel else SAGEConv,
-        "GAT": GATConv,
+        "GAT": partial(GATConv, add_self_loops=not form.captured),
         "GT": TransformerConv,
         "BuNN": BuNNConv,
     }
@@ -155,8 +160,9 @@ class Step:
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             self.graph = sparse_adjacency(edge_index, num_nodes, dtype).to(device)
             self.x = self.x.to(dtype)
-        elif form.kernel or (form.model == "BuNN" and form.compiled):
-            # A graph is read outside of compiled code.
+        elif form.model == "GAT" and form.captured:
+            self.graph = add_self_loops(self.graph, num_nodes=num_nodes)[0]
+        elif form.kernel:
             self.graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
         self.model = model = build(form, channels).to(device)
         if isinstance(model, Stack) and form.compiled:
@@ -191,7 +197,7 @@ def jobs() -> Iterator[tuple[str, str, Form]]:
     for name in graphs():
         for precision in PRECISIONS:
             for form in FORMS:
-                if form.compiled and (form.kernel or not form.captured):
+                if form.compiled and (form.kernel or form.model == "GAT" or not form.captured):
                     yield name, precision, form
 
 

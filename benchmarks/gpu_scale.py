@@ -76,6 +76,8 @@ def measure(edge_index: Tensor) -> dict[str, Any]:
 
 def main() -> None:
     torch.set_float32_matmul_precision("high")
+    # Lest what is left over in pieces decides what fits.
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     rows: list[dict[str, Any]] = []
     for name, make in GRAPHS.items():
         for size in SIZES:

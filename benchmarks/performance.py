@@ -48,14 +48,15 @@ there, where neighbours have no factors and tiles are exact.
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
 {factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: from left
-to right errors grow by 10^16 at t = 100. In the order that is searched for they stay below those of
-rounding the result, as the table below shows: larger than those of the recurrence at t = 1, smaller
-at t = 100. Factors of a time are found once, at tol 1e-5 within a tenth of a second. Learned times,
-of which the host knows no roots, and float64 take the recurrence of Chebyshev. That of Clenshaw
-would save the sum, but not the time: it reads the features instead; and its terms are sqrt(t) times
-as large, so that keeping them in 16 bits loses digits. Up to degree {kernels.NARROW_DEGREE} terms
-are kept in the type of the features, beyond in float32. Features in float64, and times so large
-that float32 does not suffice, are summed in float64 by the same kernels.
+to right errors grow by 10^16 at t = 100. In the order that is searched for they stay at or below
+those of rounding the result, as the table below shows, up to twice that at t = 1000: larger than
+those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found once, at tol 1e-5
+within a tenth of a second. Learned times, of which the host knows no roots, and float64 take the
+recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it reads the
+features instead; and its terms are sqrt(t) times as large, so that keeping them in 16 bits loses
+digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
+float32. Features in float64, and times so large that float32 does not suffice, are summed in
+float64 by the same kernels.
 
 Rotations and reflections of planes are one pass over the features, their gradients another, with
 the sines and cosines of the angles in registers.
@@ -66,7 +67,10 @@ normalisation. Such a pass is bound by its instructions. A hash decides what is 
 the backward pass instead of being stored, and GELU takes one exponential.
 
 In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
-the features are each a sum of two float16 numbers, 22 bits together. For features of 16 bits the
+the features are each a sum of two float16 numbers, 22 bits together. Tensor cores cut off what does
+not fit into a sum, instead of rounding it: 1.2e-5 on like-amazon-ratings at t = 1, measured, more
+than `tol`. Since then 2,048 terms are added up there and the rest in float32, which the runs below
+do not have yet; below a `tol` of 8e-6 the sparse kernel is taken. For features of 16 bits the
 kernel is kept in their type, and one product does. Eigenvectors are multiplied in the same way.
 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
@@ -104,12 +108,14 @@ What limited it, and what was tried:
   time where rows are short, as the table below shows. To send for what a row holds before its
   neighbours costs registers and gained nothing; nor did the numbers of neighbours one turn ahead.
 - **Places left empty.** Four neighbours at a time are twelve places for the nine of the grid. Three
-  at a time took 0.84 to 0.88 of the time there, and 0.94 in bfloat16 on a chain of three neighbours
-  to a node (`gpu_tried.json`, *how neighbours are read*); on minesweeper, with eight, four are
-  right. All of eight or nine at once gain up to a tenth in bfloat16 where degrees are about that,
-  lose up to a half where they are small, and lose in float32: not kept.
+  at a time took 0.84 to 0.88 of the time there, by the table below, and 0.94 in bfloat16 on a chain
+  of three neighbours to a node, but no less in float32 (`gpu_tried.json`, *how neighbours are
+  read*); on minesweeper, with eight, four are right. The mean degree decides: where degrees vary,
+  three would gain up to 5 % in bfloat16. All of eight or nine at once gain up to a tenth in
+  bfloat16 where degrees are about that, lose up to a half where they are small, and lose in
+  float32: not kept.
 - **Alignment.** tolokers has 11,758 nodes. Tensor cores want multiples of eight: filled up with
-  zeros, its dense product went from 2.0 to 0.76 ms in float32.
+  zeros, its dense product went from 2.0 to 0.8 ms in float32.
 
 - **Panels.** To run all products on a few columns, whose fields fit in the cache, and then on the
   next few gained a little at large times on minesweeper in float32, and nothing or less elsewhere:

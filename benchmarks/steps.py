@@ -27,8 +27,9 @@ write, in bfloat16 on all five graphs; in TF32 on minesweeper, where GraphSAGE w
 and on tolokers. On the other three it takes 0.72 to 0.78, and heat alone half of the step: its six
 products to and fro gather features of float32, whatever the precision of the dense products, and
 GraphSAGE gathers once. With the recurrence of Chebyshev a step took 6 to 14 % longer there. BuNN is
-faster than GAT and GT in every form. The fastest GraphSAGE that PyG and torch offer is at most 1.6
-times as fast; one whose mean is taken by the kernel of this package, up to 2.8 times.
+faster than GAT and GT, eager and compiled; captured or with a sparse adjacency these have not been
+run yet. The fastest GraphSAGE that PyG and torch offer is at most 1.6 times as fast; one whose mean
+is taken by the kernel of this package, up to 2.8 times.
 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
@@ -44,14 +45,14 @@ ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a l
 """
 
 BATCHES_LOG = """\
-On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 2 us at full speed, and 31 MB of
+On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 3 us at full speed, and 31 MB of
 features, kernels and results, 7 us. At first it took 87: laying features into stacks, filling them
 up and bringing them back are several passes over all of them, and in float32, where they were split
 in two, many more. Now one kernel multiplies the components where they lie
-(`bunn/kernels/grouped.py`), in 14 us, and 15 for mixed sizes, where it was 135. In float32 numbers
+(`bunn/kernels/grouped.py`), in 14 us, and 15 for mixed sizes, where it was 138. In float32 numbers
 are split in registers: three products of TF32 took 81 us, six of bfloat16 take 48, where memory
 would take 15. Heat from eigenvectors is two such passes, with the decay in the first: 34 us instead
-of 199, 98 instead of 509; forth and back with a learned time to a column, in bf16 94 instead of 897
+of 199, 98 instead of 512; forth and back with a learned time to a column, in bf16 94 instead of 897
 (`gpu_tried.json`). Columns that are no multiple of 16 are filled up: read one by one, 235 of them
 took five to six times as long as 128.
 """
@@ -63,11 +64,11 @@ gathering out of the cache at its speed, and the optimiser 0.8; of the chains' 4
 would be 3. Even at that traffic a quarter would not be reached. Compiled code does without these
 kernels, and is slower than what is captured alone.
 
-What could still be saved there, on paper: the mean of the neighbours behind the first product of a
-block instead of before it, so that it and the activation are one pass, 0.4 ms; gathering all eight
-neighbours of minesweeper at once, 0.3; gradients by the remaining weights and biases in float32 at
-once, without copies, and weights rounded in one launch, 0.6. Together that is not the 1.6 ms that
-are missing.
+What could still be saved there, on paper: with the mean of the neighbours behind the first product
+of a block instead of before it, it and the activation would be one pass, 0.4 ms; gradients by the
+remaining weights and biases, in float32 at once, would save copies, and weights rounded in one
+launch time, 0.6. Together that is not the 1.6 ms that are missing; with chains at the speed of
+their traffic as well, which they have not reached in any form that was tried, it would be.
 
 What brought it there: heat factor by factor and angles inside of the kernels of the maps, from 18.6
 to 17.6 ms; gradients by the weights of a phi computed together, to 16.1. One by one they have too
@@ -95,8 +96,8 @@ TIMES_LOG = """\
 The root, up to the time at which float32 does not suffice any more: an operator rounded to eps
 moves heat by up to t * eps / 2, and where that exceeds `tol` the recurrence runs in float64, on
 twice the bytes. *float64* runs there at all times and grows like the root throughout. *auto* leaves
-the recurrence where it takes a dense product or the limit for cheaper, at t = 1 on tolokers a
-little too early; on the grid of 90,000 nodes neither is.
+the recurrence where it takes a dense product or the limit for cheaper, at t = 1 on tolokers and at
+t = 100 on minesweeper a little too early; on the grid of 90,000 nodes neither is.
 """
 
 
@@ -178,7 +179,9 @@ def _layers(result: dict[str, Any]) -> str:
         + table(["graph", "precision", *result["rows"][0]["kinds"]], kinds)
         + "\n"
         "### Memory\n\nWhat a step of the same holds at its peak beyond parameters, optimiser and "
-        "input, in MB, and the ratio; the target was 1.3.\n\n"
+        "input, in MB, and the ratio, both eager; the target was 1.3. What a graph keeps is not "
+        "in it: where heat is a dense product, two bytes for each pair of nodes in bf16 and four "
+        "in TF32, 0.28 and 0.55 GB on tolokers.\n\n"
         + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
     )
 

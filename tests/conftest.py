@@ -51,5 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for warning in TORCH_INTERNALS:
             item.add_marker(pytest.mark.filterwarnings(warning))
+        if getattr(getattr(item, "module", None), "DEVICE", "cpu") == "cuda":
+            item.add_marker(pytest.mark.gpu)  # what else goes through Triton's interpreter
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

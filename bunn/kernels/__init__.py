@@ -4,7 +4,8 @@ the maps of planes and attention along edges, for CUDA devices.
 They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
 way that torch offers. Sums are formed in float32, or in float64 for features in float64.
 
-``BUNN_KERNELS=0`` in the environment switches them off, to compare or to find a fault.
+``BUNN_KERNELS=0`` (or ``false``, ``no``, ``off``) in the environment switches them off, to compare
+or to find a fault.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: no more than rounding the result does.
 NARROW_DEGREE = 40
 
+#: Entries of the largest operator: indices have 32 bits, and go a little beyond the last.
+MOST_ENTRIES = 2**31 - 2**10
 #: Entries of the longest row that is summed in one piece.
 LONG = 256
 #: Columns of the widest features that chains of operations take in one pass.
@@ -144,7 +147,8 @@ class Dropout(NamedTuple):
 
 
 _WANTED = (
-    os.environ.get("BUNN_KERNELS", "1") != "0" and importlib.util.find_spec("triton") is not None
+    os.environ.get("BUNN_KERNELS", "1").lower() not in ("0", "false", "no", "off")
+    and importlib.util.find_spec("triton") is not None
 )
 
 
@@ -180,7 +184,7 @@ def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
     wide = x.dtype == value.dtype == torch.float64
     known = wide or (x.dtype in DTYPES and value.dtype == torch.float32)
-    return x.is_cuda and known and value.numel() < 2**31 and wanted()  # 32-bit indices
+    return x.is_cuda and known and value.numel() < MOST_ENTRIES and wanted()
 
 
 def serve_blocks(x: Tensor, rows: Rows, before: Tensor | None) -> Blocks | None:

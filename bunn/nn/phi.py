@@ -159,7 +159,8 @@ class SAGEPhi(PhiNetwork):
     def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
         lap = _any_laplacian(edge_index, x)
         x = feed_forward(self.lin_in, x)
-        chains = self._chains() if kernels.serve_chains(x) and lap.num_entries < 2**31 else None
+        fits = kernels.serve_chains(x) and lap.num_entries < kernels.MOST_ENTRIES
+        chains = self._chains() if fits else None
         if chains:
             norms = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
             mean = lap.matching(x).aggregation("mean")

@@ -61,7 +61,9 @@ class Device:
         if name not in DEVICES:
             raise ValueError(f"device={name!r}; use one of {list(DEVICES)}")
         if name == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device='cuda', but torch sees no CUDA device; use device='cpu'")
+            raise ValueError(
+                "device='cuda', but torch sees no CUDA device; use device='cpu' (--device cpu)"
+            )
         kind = "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
         self.precision = _precision(precision, kind)
         self.fabric = Fabric(accelerator=kind, devices=1, plugins=[self.precision])

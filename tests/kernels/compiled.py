@@ -83,6 +83,9 @@ def main() -> None:
             for rows in (1, 2):
                 show(steps.walk_rows, on, dtype, LONG=256, ROWS=rows, EACH=4, **tile)
         show(steps.walk_rows, "OUT C", dtype, LONG=256, ROWS=2, EACH=3, **tile)
+        if dtype != "fp32":
+            narrow = {"ROWS": 16, "EACH": 3, "AT_ONCE": 16, "WIDTH": 64}
+            show(steps.walk_rows, "OUT C", dtype, LONG=256, **narrow)
         show(steps.add_segments, "P MINUS Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
     tile = {"ROWS": 64, "CHUNK": 32, "WIDTH": 128, "STAGES": 7}
     for dtype in ("bf16", "fp16"):
