@@ -20,6 +20,7 @@ from benchmarks import (
     gpu_scale,
     gpu_seconds,
     gpu_splits,
+    gpu_tests,
     gpu_times,
     layer,
     memory,
@@ -51,7 +52,7 @@ BENCHMARKS = {
     for module in (
         *(diffusion, layer, memory, scaling, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
-        *(gpu_accuracy, gpu_desync, gpu_seconds),
+        *(gpu_accuracy, gpu_desync, gpu_seconds, gpu_tests),
     )
 }
 GROUPS = {

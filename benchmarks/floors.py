@@ -1,6 +1,7 @@
 """Two numbers for every case, on paper: the operations that heat takes, and the bytes it must move.
 
-Three times follow for ``diffuse`` with 512 channels, none of which a kernel can beat by much:
+Three times follow for ``diffuse`` with 512 channels, 64 on large graphs, none of which a kernel can
+beat by much:
 
 - ``memory``: every array once per product that has to touch it, at the rate of a copy; it binds
   where the features are larger than the cache;
@@ -23,6 +24,7 @@ from benchmarks.gpu_diffusion import (
     CHANNELS,
     DTYPES,
     LARGE,
+    LARGE_CHANNELS,
     TIMES,
     compulsory_bytes,
     factors_of,
@@ -33,25 +35,29 @@ from bunn import Laplacian
 
 #: Bytes per second of a copy and of rows out of the cache; operations per second in 16 bits.
 COPY, CACHE, TENSOR = 4.2e12, 5.0e12, 5.6e14
+#: Entries of the largest heat kernel that is kept on a card of 141 GB.
+LARGEST_KERNEL = 2**31
 
 
-def floor(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
+def floor(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict[str, Any]:
     """Operations, bytes, and the times that follow from them in milliseconds."""
     n, entries = lap.num_nodes, lap.num_entries
     factors = factors_of(time, dtype)
     degree = sum(len(factor.steps) for factor in factors)
-    compulsory = compulsory_bytes(lap, CHANNELS, factors, dtype)
-    gathered = degree * entries * CHANNELS * dtype.itemsize
+    compulsory = compulsory_bytes(lap, width, factors, dtype)
+    gathered = degree * entries * width * dtype.itemsize
     products = 3 if dtype == torch.float32 else 1
     return {
         "degree": degree,
-        "operations": degree * CHANNELS * (2 * entries + 2 * n),
+        "operations": degree * width * (2 * entries + 2 * n),
         "compulsory_bytes": compulsory,
         "gathered_bytes": gathered,
         "milliseconds": {
             "memory": 1e3 * compulsory / COPY,
             "cache": 1e3 * (gathered + compulsory) / CACHE,
-            "dense": 1e3 * products * 2 * n * n * CHANNELS / TENSOR,
+            "dense": 1e3 * products * 2 * n * n * width / TENSOR
+            if n * n <= LARGEST_KERNEL
+            else None,
         },
     }
 
@@ -59,13 +65,16 @@ def floor(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
 def main() -> None:
     rows = []
     for name, (edge_index, num_nodes) in graphs().items():
-        if name in LARGE:
-            continue
         lap = Laplacian(edge_index, num_nodes=num_nodes)
+        width = LARGE_CHANNELS if name in LARGE else CHANNELS
         for dtype, time in itertools.product(DTYPES, TIMES):
             case = {"graph": name, "nodes": num_nodes, "entries": lap.num_entries, "time": time}
             rows.append(
-                {**case, "dtype": str(dtype).removeprefix("torch."), **floor(lap, time, dtype)}
+                {
+                    **case,
+                    "dtype": str(dtype).removeprefix("torch."),
+                    **floor(lap, width, time, dtype),
+                }
             )
     rates = {"copy": COPY, "cache": CACHE, "tensor": TENSOR}
     save("floors", rows, what=(__doc__ or "").strip(), channels=CHANNELS, rates=rates)

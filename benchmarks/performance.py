@@ -159,14 +159,14 @@ def _floors(result: dict[str, Any]) -> str:
             f"{row['operations'] / 1e9:.1f}",
             f"{row['compulsory_bytes'] / 1e6:,.0f}",
             f"{row['gathered_bytes'] / 1e6:,.0f}",
-            *(f"{value:.2f}" for value in row["milliseconds"].values()),
+            *(_number(value, ".2f") for value in row["milliseconds"].values()),
         ]
         for row in result["rows"]
     ]
     return (
-        f"With {result['channels']} channels, at tol 1e-5, or what 16 bits can tell from it; "
-        "GFLOP, MB that must move, MB that are gathered; and the milliseconds that follow on an "
-        f"H200 at {rates['copy'] / 1e12:g} TB/s from memory, {rates['cache'] / 1e12:g} TB/s from "
+        f"With {result['channels']} channels, 64 on the graphs of a million nodes, at tol 1e-5, or "
+        "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; and the "
+        f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, {rates['cache'] / 1e12:g} TB/s from "
         f"the cache, and {rates['tensor'] / 1e12:g} TFLOP/s in 16 bits (three products in float32):"
         "\n\n"
         + table(
@@ -224,7 +224,7 @@ def _measured(result: dict[str, Any] | None) -> str:
             *(_number(row["over_cusparse"].get(name), ".1f") for name in COMPARED[2:]),
             f"{row['of_copy']:.2f}",
             f"{_of_copy_as_recurrence(row):.2f}",
-            f"{row['errors']['auto']:.0e}",
+            *(_number(row["errors"].get(name), ".0e") for name in ("dense", "auto")),
         ]
         for row in result["rows"]
     ]
@@ -233,11 +233,12 @@ def _measured(result: dict[str, Any] | None) -> str:
         "Milliseconds, medians of CUDA graphs that are replayed in turn: cuSPARSE driving the "
         "recurrence of Chebyshev, cuSPARSE factor by factor, and ours; how many times as fast as "
         "the faster cuSPARSE; what the sparse kernel moves at least, by what a copy moves in that "
-        "time, and the same as if it drove the recurrence; the error of *auto*, relative to the "
-        "features. 512 channels, 64 on the two graphs of a million nodes."
+        "time, and the same as if it drove the recurrence; the errors of *dense* and *auto*, "
+        "relative to the features. 512 channels, 64 on the two graphs of a million nodes."
     )
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
-    header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence", "error"]
+    header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence"]
+    header += ["dense, error", "auto, error"]
     return "\n".join((f"## Measured\n\n{about}\n", table(header, rows), LIMITS, _log(result)))
 
 
