@@ -166,9 +166,9 @@ def _floors(result: dict[str, Any]) -> str:
     return (
         f"With {result['channels']} channels, 64 on the graphs of a million nodes, at tol 1e-5, or "
         "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; and the "
-        f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, {rates['cache'] / 1e12:g} TB/s from "
-        f"the cache, and {rates['tensor'] / 1e12:g} TFLOP/s in 16 bits (three products in float32):"
-        "\n\n"
+        f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
+        f"{rates['cache'] / 1e12:g} TB/s from the cache, and "
+        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits (three products in float32):\n\n"
         + table(
             ["graph", "type", "t", "K", "GFLOP", "moved", "gathered", "memory", "cache", "dense"],
             rows,

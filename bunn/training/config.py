@@ -25,14 +25,17 @@ Precision = Literal["32", "64", "tf32", "bf16-mixed", "16-mixed"]
 class Encoding:
     """How graphs and features are put to a model.
 
-    Positional encodings reach it as ``pe``. The degree is one more feature, and features may be
-    encoded by their quantiles.
+    Positional encodings reach it as ``pe``, or stand beside the features. The degree is one more
+    feature, and features may be encoded by their quantiles.
 
     Args:
         lap_pe: The number of Laplacian eigenvectors. (default: ``0``)
         rwse: The number of steps of the random-walk encoding. (default: ``0``)
         flip_signs: Whether eigenvectors get random signs at every training step. (default:
             :obj:`True`)
+        pe_as: ``"pe"``, what the phi of a BuNN reads in every layer; or ``"features"``, further
+            columns of ``x``, the eigenvectors times the root of the number of nodes. (default:
+            ``"pe"``)
         degree: Whether the logarithm of the degree stands beside the features. (default:
             :obj:`False`)
         quantiles: Into as many bins each feature is encoded, by
@@ -43,21 +46,33 @@ class Encoding:
     lap_pe: int = 0
     rwse: int = 0
     flip_signs: bool = True
+    pe_as: Literal["pe", "features"] = "pe"
     degree: bool = False
     quantiles: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
         _at_least(self, 0, "lap_pe", "rwse", "quantiles")
+        if self.pe_as == "features" and self.lap_pe and self.flip_signs:
+            raise ConfigError(
+                "encoding.pe_as=features, but encoding.flip_signs=true, which is for pe alone; use "
+                "encoding.flip_signs=false: the signs of one graph are settled"
+            )
 
     @property
     def channels(self) -> int:
         """Of ``pe``."""
-        return self.lap_pe + self.rwse
+        return self.lap_pe + self.rwse if self.pe_as == "pe" else 0
+
+    @property
+    def changes_features(self) -> bool:
+        """Whether ``x`` is not as it was."""
+        return self.features(1) != 1 or self.quantiles == 1
 
     def features(self, in_channels: int) -> int:
         """How many columns ``x`` has, that had ``in_channels``."""
-        return (in_channels + self.degree) * max(1, self.quantiles)
+        beside = self.degree + self.lap_pe + self.rwse - self.channels
+        return (in_channels + beside) * max(1, self.quantiles)
 
 
 @dataclass(frozen=True)

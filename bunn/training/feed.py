@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -213,12 +214,15 @@ def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:
 
 
 def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:
-    """The split with ``lap_pe`` and ``rwse`` attached to its graphs, and features encoded."""
+    """The split with ``lap_pe`` and ``rwse`` attached to its graphs or their features, and features
+    encoded."""
     transforms: list[BaseTransform] = []
     if encoding.lap_pe:
         transforms.append(LaplacianEncoding(encoding.lap_pe, cache=cache))
     if encoding.rwse:
         transforms.append(RandomWalkEncoding(encoding.rwse, cache=cache))
+    if encoding.pe_as == "features":
+        transforms.append(_Beside())
     if encoding.degree:
         transforms.append(DegreeEncoding(attr=None))
     if transforms:
@@ -226,6 +230,21 @@ def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> 
     if encoding.quantiles:
         split = _each(split, QuantileEncoding.fit(split.train, encoding.quantiles))
     return split
+
+
+class _Beside(BaseTransform):  # type: ignore[misc]
+    """Positional encodings as columns of ``x``; eigenvectors with entries of about one."""
+
+    def forward(self, data: Data) -> Data:
+        columns = [data.x]
+        if "lap_pe" in data:
+            columns.append(data.lap_pe * math.sqrt(data.lap_pe.size(0)))
+            del data.lap_pe, data.lap_eigenvalues
+        if "rwse" in data:
+            columns.append(data.rwse)
+            del data.rwse
+        data.x = torch.cat(columns, dim=1)
+        return data
 
 
 def _each(split: Split, transform: BaseTransform) -> Split:

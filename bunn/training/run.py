@@ -343,10 +343,10 @@ def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
     encoder, channels = None, dataset.in_channels
     if dataset.encoder is not None:
         encoder = dataset.encoder(config.model.hidden_channels)
-        if config.encoding.degree or config.encoding.quantiles:
+        if config.encoding.changes_features:
             raise ConfigError(
-                f"encoding has degree or quantiles, but features of {dataset.name} go through an "
-                "encoder of their own, which has no place for them; use false and 0"
+                f"encoding has degree, quantiles or pe_as=features, but features of {dataset.name} "
+                "go through an encoder of their own, which has no place for them; leave them out"
             )
     channels = config.encoding.features(channels)
     if config.training.label_inputs is not None:

@@ -15,7 +15,7 @@ from bunn.data import (
     TreeOptions,
     load_dataset,
 )
-from bunn.training import Encoding
+from bunn.training import ConfigError, Encoding
 from bunn.training import feed as feed_module
 from bunn.training.feed import Feed, encode
 from tests.training.tiny import BOARD, CLUSTERS, molecule
@@ -159,6 +159,31 @@ def test_encodings_are_attached_in_front_of_the_model():
     assert feed_of(split, lap_pe=3).transductive  # the three parts are still one
     assert next(feed_of(split).training(0)).inputs.pe is None
     assert "lap_pe" not in split.train[0]  # the dataset is left alone
+
+
+def test_encodings_beside_the_features():
+    split = molecule_split((3, 1, 1))
+    encoding = {"lap_pe": 2, "rwse": 3, "flip_signs": False}
+    (beside,) = feed_of(split, pe_as="features", degree=True, **encoding).training(0)
+    (plain,) = feed_of(split, **encoding).training(0)
+    assert beside.inputs.pe is None
+    width, degree = plain.inputs.x.size(1), beside.inputs.x[:, -1:]
+    _, nodes = plain.inputs.batch.unique(return_counts=True)
+    root = nodes[plain.inputs.batch].sqrt().unsqueeze(1)
+    expected = torch.cat(
+        (plain.inputs.x, root * plain.inputs.pe[:, :2], plain.inputs.pe[:, 2:], degree), dim=1
+    )
+    torch.testing.assert_close(beside.inputs.x, expected)
+    assert Encoding(pe_as="features", degree=True, **encoding).features(width) == width + 6
+    (binned,) = feed_of(split, pe_as="features", quantiles=4, **encoding).training(0)
+    assert binned.inputs.x.size(1) == 4 * (width + 5)
+    assert bool(((binned.inputs.x >= 0) & (binned.inputs.x <= 1)).all())
+
+
+def test_signs_of_features_are_not_flipped():
+    with pytest.raises(ConfigError, match=r"use encoding.flip_signs=false"):
+        Encoding(lap_pe=2, pe_as="features")
+    assert Encoding(rwse=2, pe_as="features").channels == 0
 
 
 def test_the_degree_is_one_more_feature():

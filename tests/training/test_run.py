@@ -349,7 +349,18 @@ def test_quantiles_reach_the_model():
     assert run.model.encoder[0].in_channels == 3 * (plain.in_channels + 1)
 
 
-@pytest.mark.parametrize("encoding", [{"degree": True}, {"quantiles": 4}])
+def test_encodings_beside_the_features_reach_the_model():
+    encoding = {"lap_pe": 2, "rwse": 2, "flip_signs": False, "pe_as": "features"}
+    run = run_of(tiny("minesweeper-board", encoding=encoding))
+    Driver([run]).train_epoch()
+    plain = run_of(tiny("minesweeper-board")).model
+    assert run.model.encoder[0].in_channels == plain.encoder[0].in_channels + 4
+    assert run.model.blocks[0].conv.pe_channels == 0
+
+
+@pytest.mark.parametrize(
+    "encoding", [{"degree": True}, {"quantiles": 1}, {"rwse": 2, "pe_as": "features"}]
+)
 def test_an_encoder_has_no_place_for_features_encoded(encoding):
     task = Task("node", "binary", "roc-auc")
     dataset = GraphDataset(
