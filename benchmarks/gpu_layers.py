@@ -180,10 +180,10 @@ class Step:
         self.optimizer.step()
 
 
-def peak_bytes(step: Step) -> int:
+def held_at_peak(step: Callable[[], None], optimizer: torch.optim.Optimizer) -> int:
     """Bytes that a step holds at its peak, beyond what is there before and after it."""
     step()
-    step.optimizer.zero_grad()
+    optimizer.zero_grad()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -224,7 +224,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
         try:
             step = Step(form, edge_index, num_nodes, precision)
             if form.model in ("SAGE", "BuNN") and not (form.captured or form.sparse):
-                memory[str(form)] = peak_bytes(step)
+                memory[str(form)] = held_at_peak(step, step.optimizer)
             for _ in range(3):
                 step()
             steps[str(form)] = capture(step) if form.captured else step

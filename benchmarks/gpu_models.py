@@ -3,7 +3,9 @@
 As the authors ran them: 512 wide, t = 1, 256 planes, an update of two layers on features and heat
 together; on minesweeper 8 layers, each with a phi of 8 SAGE layers; on tolokers 6 with 7. A step is
 forward, backward and optimiser, in ``tf32`` or with ``bf16`` autocast: eager; captured as a CUDA
-graph, which ``bunn train`` does unasked; or with compiled blocks, and captured.
+graph, which ``bunn train`` does unasked; or with compiled blocks, and captured. Memory is what an
+eager step holds at its peak beyond parameters, optimiser and input, and that of the GraphSAGE of
+the benchmark with as many layers: those of all phi, and one more for each layer of a BuNN.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
-from benchmarks.gpu_layers import PRECISIONS, autocast
+from benchmarks.gpu_layers import PRECISIONS, autocast, held_at_peak
 from benchmarks.graphs import heterophilous_graphs
 from benchmarks.results import unfinished
 from bunn import BuNN, Laplacian
+from bunn.baselines import BASELINES
 
 CHANNELS, BUNDLES, DROPOUT = 512, 256, 0.2
 #: Input features, layers, and layers of phi.
@@ -47,23 +51,47 @@ def build(name: str) -> BuNN:
         maps="rotation",
         update="mlp-concat",
         normalization="sym",
-    ).cuda()
+    )
 
 
-def step_of(model: BuNN, lap: Laplacian, precision: str) -> Callable[[], None]:
-    """A training step on random numbers."""
-    x = torch.randn(lap.num_nodes, model.in_channels, device="cuda")
-    y = torch.randint(2, (lap.num_nodes, 1), device="cuda").float()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-5, fused=True, capturable=True)
+def build_sage(name: str) -> nn.Module:
+    """A GraphSAGE of as many layers, in the frame of the benchmark."""
+    in_channels, layers, phi_layers = MODELS[name]
+    sage, depth = BASELINES["sage"], layers * (phi_layers + 1)
+    options = sage.options(
+        hidden_channels=CHANNELS, num_layers=depth, dropout=DROPOUT, feed_forward=True
+    )
+    return sage.build(options, in_channels, 1)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with autocast(precision, "cuda"):
-            output = model(x, lap)
-        F.binary_cross_entropy_with_logits(output.float(), y).backward()
-        optimizer.step()
 
-    return step
+class Step:
+    """A training step on random numbers, by calling it."""
+
+    def __init__(
+        self, model: nn.Module, name: str, graph: Tensor | Laplacian, precision: str
+    ) -> None:
+        num_nodes = heterophilous_graphs()[name][1]
+        self.model, self.graph, self.precision = model.cuda(), graph, precision
+        self.x = torch.randn(num_nodes, MODELS[name][0], device="cuda")
+        self.y = torch.randint(2, (num_nodes, 1), device="cuda").float()
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=3e-5, fused=True, capturable=True)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        with autocast(self.precision, "cuda"):
+            output = self.model(self.x, self.graph)
+        F.binary_cross_entropy_with_logits(output.float(), self.y).backward()
+        self.optimizer.step()
+
+
+def memory(name: str, precision: str) -> dict[str, int]:
+    """Bytes that a step holds at its peak."""
+    edge_index = heterophilous_graphs()[name][0].cuda()
+    steps = {
+        "BuNN": Step(build(name), name, laplacian(name), precision),
+        "SAGE": Step(build_sage(name), name, edge_index, precision),
+    }
+    return {model: held_at_peak(step, step.optimizer) for model, step in steps.items()}
 
 
 def forms(name: str, precision: str) -> Iterator[tuple[str, BuNN, Callable[[], None]]]:
@@ -75,7 +103,7 @@ def forms(name: str, precision: str) -> Iterator[tuple[str, BuNN, Callable[[], N
         if form == "compiled":
             for block in model.blocks:  # all of which are one to the compiler
                 block.compile()
-        step = step_of(model, lap, precision)
+        step = Step(model, name, lap, precision)
         for _ in range(3):
             step()
         yield form, model, step if form == "eager" else capture(step)
@@ -89,12 +117,14 @@ def warm(job: tuple[str, str]) -> None:
 
 
 def measure(name: str, precision: str) -> dict[str, Any]:
+    peaks = memory(name, precision)
     steps = {form: (model, step) for form, model, step in forms(name, precision)}
     model, _ = steps["eager"]
     taken = {form: step for form, (_, step) in steps.items()}
     return {
         "milliseconds": medians(taken, repeats=9, budget_ms=50.0),
         "kinds": {form: by_kind(step) for form, step in taken.items() if form != "eager"},
+        "peak_bytes": peaks,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
 

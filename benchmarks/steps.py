@@ -244,6 +244,21 @@ def _models(result: dict[str, Any]) -> str:
         *next(iter(result["rows"][0].get("kinds", {}).values()), ()),
     ]
     apart = f"Where the time goes, by the kinds of kernels:\n\n{table(header, kinds)}\n"
+    peaks = [
+        [
+            *(row["graph"], row["precision"]),
+            *(f"{row['peak_bytes'][model] / 1e6:,.0f}" for model in ("SAGE", "BuNN")),
+            f"{row['peak_bytes']['BuNN'] / row['peak_bytes']['SAGE']:.2f}",
+        ]
+        for row in result["rows"]
+        if "peak_bytes" in row
+    ]
+    if peaks:
+        apart += (
+            "\nMB that an eager step holds at its peak, and a GraphSAGE of as many layers in the "
+            "frame of the benchmark, those of all phi and one more for each of a BuNN:\n\n"
+            + table(["graph", "precision", "SAGE", "BuNN", "ratio"], peaks)
+        )
     return (
         f"## The full models\n\n{how(result)}. The models of the heterophilous benchmark as the "
         "authors ran them, 512 wide: on minesweeper 8 layers, each with a phi of 8 SAGE layers; on "
