@@ -56,7 +56,8 @@ recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: 
 features instead; and its terms are sqrt(t) times as large, so that keeping them in 16 bits loses
 digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
 float32. Features in float64, and times so large that float32 does not suffice, are summed in
-float64 by the same kernels.
+float64 by the same kernels; at these times it is the operator that has to be exact, and terms are
+kept in float32 as long as `tol` allows, which the runs below do not have yet.
 
 Rotations and reflections of planes are one pass over the features, their gradients another, with
 the sines and cosines of the angles in registers.
@@ -182,7 +183,10 @@ def _rounding(result: dict[str, Any]) -> str:
             f"{row['dtype']}, t = {row['time']:g}",
             str(row["degree"]),
             f"{row['eps']:.1e}",
-            *(f"{row['errors'][name]:.1e}" for name in ("chebyshev", "clenshaw", "factored")),
+            *(
+                _number(row["errors"].get(name), ".1e")
+                for name in ("chebyshev", "clenshaw", "factored")
+            ),
         ]
         for row in result["rows"]
     ]

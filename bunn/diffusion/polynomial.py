@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -66,6 +67,10 @@ PANEL_BYTES = 2**21
 #: How much of ``tol`` may be left to the rounding of the operator in float32.
 ROUNDING_SHARE = 0.75
 
+#: What it costs to keep terms of the recurrence in float32, to a degree, in its precision: about
+#: twice what ``benchmarks/rounding.py`` finds at degrees from 33 to 1,041.
+ROUNDING_OF_TERMS = 0.05
+
 #: The degree is found from the times themselves, to meet ``tol``.
 FROM_TIME = -1
 
@@ -106,9 +111,10 @@ def _sum(
     operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
     if kernels.serve(x, value):
         t = time if times is None else times
-        table = _table(x, t, Polynomial(recurrence, degree, tol, time))
+        table = _table(x, t, Polynomial(recurrence, degree, tol, time), value.dtype)
         if table is not None:
-            return kernels.heat(x.contiguous(), operator.rows, table, before, after)
+            storage = _storage(x.dtype, value.dtype, len(table) - 1, tol)
+            return kernels.heat(x.contiguous(), operator.rows, table, before, after, storage)
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
@@ -120,16 +126,28 @@ def _sum(
     return out
 
 
+def _storage(dtype: torch.dtype, sums: torch.dtype, degree: int, tol: float) -> torch.dtype | None:
+    """The type in which terms are kept, if features in float32 are summed in float64."""
+    if dtype != torch.float32 or sums != torch.float64:
+        return None
+    return dtype if _terms_may_be_rounded(degree, tol) else sums
+
+
+def _terms_may_be_rounded(degree: int, tol: float) -> bool:
+    """Whether terms in float32 cost a third of ``tol`` at most."""
+    return ROUNDING_OF_TERMS * degree * torch.finfo(torch.float32).eps <= tol / 3
+
+
 def _table(
-    x: Tensor, time: float | Tensor, polynomial: Polynomial
+    x: Tensor, time: float | Tensor, polynomial: Polynomial, sums: torch.dtype
 ) -> Sequence[float] | Sequence[kernels.Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
     recurrence, degree, tol, _ = polynomial
     if recurrence == "chebyshev":
         known = _degree_for(time, tol, recurrence) if degree == FROM_TIME else degree
-        table = coefficients_for(time, known, x) if known > 0 else None
+        table = coefficients_for(time, known, x, sums) if known > 0 else None
     elif recurrence == "taylor" and degree > 0 and not isinstance(time, Tensor):
-        table = taylor_coefficients(time, degree) if x.dtype != torch.float64 else None
+        table = taylor_coefficients(time, degree) if sums != torch.float64 else None
     else:
         table = None
     # Roots are found on the host, in float64.
@@ -309,7 +327,8 @@ def polynomial_heat(
     heat kernel by ``t * eps / 2``. That much of ``tol`` is left to it, up to three quarters of it;
     where it could take more, the null space, which feels it most, is treated apart, exactly, and
     where it could take all, the recurrence runs in float64. (Uniformization does so at a half: a
-    subtraction would cost it what it is for.)
+    subtraction would cost it what it is for.) Where there are kernels, its terms are kept in
+    float32 all the same, if ``tol`` allows: it is the operator that has to be exact.
     """
     degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
     if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
@@ -317,9 +336,12 @@ def polynomial_heat(
         apart = recurrence == "chebyshev"
         if lap.dtype != torch.float64:
             if rounding > (tol if apart else tol / 2):
-                wide = x.double()
-                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
-                return heated.to(x.dtype)
+                exact = lap.matching(x[:, :0].double())
+                if time.fixed and apart and kernels.serve(x, exact.operator.value):
+                    rest = replace(options, tol=0.75 * tol)
+                    if _terms_may_be_rounded(chebyshev_degree(time.upper, rest.tol), rest.tol):
+                        return polynomial_heat(x, exact, time, recurrence, rest)
+                return polynomial_heat(x.double(), exact, time, recurrence, options).to(x.dtype)
             apart = apart and rounding > ROUNDING_SHARE * tol
             tol = tol / 2 if apart else tol - rounding
         else:

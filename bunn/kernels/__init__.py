@@ -182,7 +182,7 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
 
 def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
-    wide = x.dtype == value.dtype == torch.float64
+    wide = value.dtype == torch.float64 and x.dtype in (torch.float32, torch.float64)
     known = wide or (x.dtype in DTYPES and value.dtype == torch.float32)
     return x.is_cuda and known and value.numel() < MOST_ENTRIES and wanted()
 
@@ -318,6 +318,7 @@ def heat(
     polynomial: Sequence[float] | Sequence[Factor] | Tensor,
     before: Tensor | None,
     after: Tensor | None,
+    storage: torch.dtype | None = None,
 ) -> Tensor:
     """``after * p(S) (before * x)`` for a polynomial of degree 1 or more.
 
@@ -328,6 +329,8 @@ def heat(
             ``(K + 1, c)`` in the type of sums.
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
+        storage: The type in which terms are kept. (default: that of ``x`` up to
+            :data:`NARROW_DEGREE`, beyond that of sums)
     """
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
     from bunn.kernels.factored import factored_heat  # noqa: PLC0415
@@ -337,7 +340,8 @@ def heat(
     degree = len(polynomial) - 1
     if factors is not None:
         degree = sum(len(factor.steps) for factor in factors)
-    storage = x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
+    if storage is None:
+        storage = x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
     frame = Frame.of(x, rows, before, after, storage)
     if factors is not None:
         return factored_heat(frame, factors)

@@ -90,21 +90,34 @@ def test_float64(time, monkeypatch, served):
     assert served == ["heat", "heat"]
 
 
-@pytest.mark.parametrize(("time", "dtype"), [(100.0, torch.float32), (300.0, torch.float64)])
-def test_times_that_ask_for_float64(time, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    ("time", "tol", "features", "sums", "terms"),
+    [
+        (100.0, 1e-5, torch.float32, torch.float32, None),
+        (300.0, 1e-5, torch.float32, torch.float64, torch.float32),
+        (3000.0, 1e-4, torch.float32, torch.float64, torch.float32),
+        (300.0, 1e-6, torch.float64, torch.float64, None),
+    ],
+)
+def test_times_that_ask_for_float64(time, tol, features, sums, terms, monkeypatch):
     """On a path, where heat takes longest, rounded entries would move it by ``t * eps``."""
     heated, real = [], kernels.heat
-    monkeypatch.setattr(kernels, "heat", lambda x, *args: heated.append(x.dtype) or real(x, *args))
+
+    def watched(x, rows, *args):
+        heated.append((x.dtype, rows.value.dtype, args[-1]))
+        return real(x, rows, *args)
+
+    monkeypatch.setattr(kernels, "heat", watched)
     monkeypatch.setattr(kernels, "serve", lambda x, value: x.dtype.itemsize <= value.dtype.itemsize)
     forth = torch.stack((torch.arange(29), torch.arange(1, 30)))
     lap = Laplacian(torch.cat((forth, forth.flip(0)), 1)).to(DEVICE)
     x = 1 + torch.randn(30, 2, device=DEVICE)
-    y = diffuse(x, lap, time, method="chebyshev", tol=1e-5)
+    y = diffuse(x, lap, time, method="chebyshev", tol=tol)
     values, vectors = lap.to(DEVICE, torch.float64).spectrum()
     root = lap.degree.double().sqrt().unsqueeze(1)
     exact = vectors * torch.exp(-time * values) @ (vectors.T @ (root * x))
-    assert float((root * y - exact).norm() / (root * x).norm()) <= 1e-5
-    assert heated == [dtype]
+    assert float((root * y - exact).norm() / (root * x).norm()) <= tol
+    assert heated == [(features, sums, terms)]
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
@@ -156,11 +169,12 @@ def test_what_kernels_serve(monkeypatch):
     monkeypatch.setattr(kernels, "wanted", lambda: True)
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         assert kernels.serve(array(dtype), array())
-    assert kernels.serve(array(torch.float64), array(torch.float64))
+    for dtype in (torch.float32, torch.float64):
+        assert kernels.serve(array(dtype), array(torch.float64))
     for dtype in (torch.float64, torch.int64):
         assert not kernels.serve(array(dtype), array())
     assert not kernels.serve(array(is_cuda=False), array())
-    assert not kernels.serve(array(), array(torch.float64))
+    assert not kernels.serve(array(torch.bfloat16), array(torch.float64))
     assert not kernels.serve(array(), array(size=2**31))
     monkeypatch.setattr(kernels, "wanted", lambda: False)
     assert not kernels.serve(array(), array())
