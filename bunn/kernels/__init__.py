@@ -146,8 +146,13 @@ class Dropout(NamedTuple):
     place: int = 0
 
 
+def switched_off(setting: str) -> bool:
+    """Whether a value of ``BUNN_KERNELS`` says so."""
+    return setting.lower() in ("0", "false", "no", "off")
+
+
 _WANTED = (
-    os.environ.get("BUNN_KERNELS", "1").lower() not in ("0", "false", "no", "off")
+    not switched_off(os.environ.get("BUNN_KERNELS", "1"))
     and importlib.util.find_spec("triton") is not None
 )
 

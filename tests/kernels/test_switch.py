@@ -6,24 +6,31 @@ import sys
 
 import pytest
 
-NO_TRITON = "import sys; sys.modules['triton'] = None; "
+from bunn.kernels import switched_off
+
+#: It is settled when the package is loaded, in a process of its own.
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import torch
+from bunn import Laplacian, diffuse, kernels
+lap = Laplacian(torch.tensor([[0, 1], [1, 0]]))
+print(kernels.wanted(), float(diffuse(torch.tensor([[1.0], [0.0]]), lap, 100.0)[1]))
+"""
 
 
-@pytest.mark.parametrize(("setting", "before"), [("OFF", ""), ("1", NO_TRITON)])
-def test_kernels_are_left_out(setting, before):
-    """In a process of its own: it is settled when the package is loaded."""
-    code = (
-        f"{before}import torch; from bunn import Laplacian, diffuse, kernels; "
-        "lap = Laplacian(torch.tensor([[0, 1], [1, 0]])); "
-        "print(kernels.wanted(), float(diffuse(torch.tensor([[1.0], [0.0]]), lap, 100.0)[1]))"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "BUNN_KERNELS": setting},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+@pytest.mark.parametrize(
+    ("setting", "off"),
+    [("0", True), ("OFF", True), ("false", True), ("no", True), ("1", False), ("", False)],
+)
+def test_what_switches_kernels_off(setting, off):
+    assert switched_off(setting) == off
+
+
+def test_without_triton():
+    command = [sys.executable, "-c", WITHOUT_TRITON]
+    environment = {**os.environ, "BUNN_KERNELS": "1"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     wanted, half = found.stdout.split()
     assert wanted == "False"
     assert float(half) == pytest.approx(0.5, abs=1e-5)

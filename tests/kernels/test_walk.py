@@ -82,9 +82,7 @@ def test_a_product_in_float64(graph):
     torch.testing.assert_close(out, a * expected, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    "tiling", [(16, 4, 1, 1), (32, 8, 1, 1), (16, 8, 4, 1, 4), (16, 8, 4, 1, 3)], ids=str
-)
+@pytest.mark.parametrize("tiling", [(32, 8, 1, 1), (16, 8, 4, 1, 4), (16, 8, 4, 1, 3)], ids=str)
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_all_terms(graph, per_column, tiling):
