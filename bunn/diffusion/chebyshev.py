@@ -89,7 +89,7 @@ def coefficients_for(
         time: One time, or a tensor of one or ``c`` of them.
         degree: The degree ``K``.
         x: ``(n, c)`` the features.
-        sums: The type of sums, which are not of numbers if it is float64. (default: float32)
+        sums: The type of sums; in float64, numbers would be rounded too soon. (default: float32)
     """
     if not isinstance(time, Tensor):
         if sums == torch.float32:

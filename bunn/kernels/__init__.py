@@ -2,7 +2,7 @@
 the maps of planes and attention along edges, for CUDA devices.
 
 They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
-way that torch offers. Sums are formed in float32, or in float64 for features in float64.
+way that torch offers. Sums are formed in float32, or in float64 where the operator is.
 
 ``BUNN_KERNELS=0`` (or ``false``, ``no``, ``off``) in the environment switches them off, to compare
 or to find a fault.
