@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
@@ -61,9 +62,14 @@ GROUPS = {
 }
 
 
+def expand(names: Sequence[str]) -> list[str]:
+    """The names of benchmarks, those of groups among them in full."""
+    return [name for asked in names for name in GROUPS.get(asked, (asked,))]
+
+
 def main(names: list[str]) -> int:
     """Runs some, by their names or those of groups; none means all that can be run here."""
-    names = [name for asked in names for name in GROUPS.get(asked, (asked,))]
+    names = expand(names)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)

@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.gpu_diffusion import (
     CHANNELS,
+    DENSE_ENTRIES,
     DTYPES,
     LARGE,
     LARGE_CHANNELS,
@@ -35,8 +36,6 @@ from bunn import Laplacian
 
 #: Bytes per second of a copy and of rows out of the cache; operations per second in 16 bits.
 COPY, CACHE, TENSOR = 4.2e12, 5.0e12, 5.6e14
-#: Entries of the largest heat kernel that is kept on a card of 141 GB.
-LARGEST_KERNEL = 2**31
 
 
 def floor(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict[str, Any]:
@@ -44,9 +43,10 @@ def floor(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict[s
     n, entries = lap.num_nodes, lap.num_entries
     factors = factors_of(time, dtype)
     degree = sum(len(factor.steps) for factor in factors)
-    compulsory = compulsory_bytes(lap, width, factors, dtype)
+    compulsory = compulsory_bytes(n, entries, width, factors, dtype)
     gathered = degree * entries * width * dtype.itemsize
     products = 3 if dtype == torch.float32 else 1
+    dense = 1e3 * products * 2 * n * n * width / TENSOR
     return {
         "degree": degree,
         "operations": degree * width * (2 * entries + 2 * n),
@@ -55,9 +55,7 @@ def floor(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict[s
         "milliseconds": {
             "memory": 1e3 * compulsory / COPY,
             "cache": 1e3 * (gathered + compulsory) / CACHE,
-            "dense": 1e3 * products * 2 * n * n * width / TENSOR
-            if n * n <= LARGEST_KERNEL
-            else None,
+            "dense": dense if n * n <= DENSE_ENTRIES else None,
         },
     }
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch_geometric.utils import grid
 
 from benchmarks.device import capture, copy_bandwidth, medians, save_measured
-from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
+from benchmarks.graphs import graphs_of_the_table, random_graph
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
@@ -47,10 +47,7 @@ DENSE_ENTRIES = 2**30
 
 def graphs() -> dict[str, tuple[Tensor, int]]:
     """The heterophilous graphs, those without files by their size, and two large ones."""
-    side, found = 1000, heterophilous_graphs()
-    found["like-roman-empire"] = (chain_graph(*SIZES["roman-empire"]), SIZES["roman-empire"][0])
-    for name in ("amazon-ratings", "questions"):
-        found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
+    side, found = 1000, graphs_of_the_table()
     found["grid"] = (grid(side, side)[0], side * side)
     found["random"] = (random_graph(side * side, 4 * side * side), side * side)
     return found
@@ -65,11 +62,11 @@ def factors_of(time: float, dtype: torch.dtype) -> tuple[Factor, ...]:
 
 
 def compulsory_bytes(
-    lap: Laplacian, width: int, factors: Sequence[Factor], dtype: torch.dtype
+    nodes: int, entries: int, width: int, factors: Sequence[Factor], dtype: torch.dtype
 ) -> int:
     """The fewest bytes that the factors move."""
-    field = lap.num_nodes * width * dtype.itemsize
-    graph = 8 * lap.num_entries + 4 * lap.num_nodes
+    field = nodes * width * dtype.itemsize
+    graph = 8 * entries + 4 * nodes
     moved = {1: graph + 2 * field, 2: 2 * graph + 5 * field}
     return sum(moved[len(factor.steps)] for factor in factors)
 
@@ -108,7 +105,8 @@ def measure(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict
         name: float((diffuse(x, lap, time, method=method) - exact).norm() / x.double().norm())
         for name, method in methods.items()
     }
-    moved, rival = compulsory_bytes(lap, width, factors, dtype), min(taken[name] for name in RIVALS)
+    moved = compulsory_bytes(lap.num_nodes, lap.num_entries, width, factors, dtype)
+    rival = min(taken[name] for name in RIVALS)
     return {
         "degree": degree,
         "milliseconds": taken,

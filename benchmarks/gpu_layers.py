@@ -31,7 +31,7 @@ from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 from torch_geometric.utils import add_self_loops
 
 from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
-from benchmarks.graphs import SIZES, chain_graph, heterophilous_graphs, random_graph
+from benchmarks.graphs import graphs_of_the_table as graphs
 from benchmarks.layer import sparse_adjacency
 from benchmarks.results import unfinished
 from bunn import BuNNConv, Laplacian
@@ -39,6 +39,7 @@ from bunn.baselines import BASELINES
 
 CHANNELS, LAYERS, CLASSES = 512, 5, 10
 PRECISIONS = ("tf32", "bf16")
+RATE = 3e-5
 
 
 class Layer(nn.Module):
@@ -102,15 +103,6 @@ FORMS = (
 )
 
 
-def graphs() -> dict[str, tuple[Tensor, int]]:
-    """minesweeper and tolokers, and graphs of the sizes of the others."""
-    found = heterophilous_graphs()
-    found["like-roman-empire"] = (chain_graph(*SIZES["roman-empire"]), SIZES["roman-empire"][0])
-    for name in ("amazon-ratings", "questions"):
-        found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
-    return found
-
-
 def build(form: Form, channels: int = CHANNELS, layers: int = LAYERS) -> nn.Module:
     """The stack of some form."""
     if form.model == "NSD":
@@ -130,8 +122,43 @@ def autocast(precision: str, device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-class Step:
-    """A training step, by calling it.
+class TrainingStep:
+    """Forward, backward and optimiser, by calling it.
+
+    Args:
+        model: On the device of what follows.
+        graph: Its second argument.
+        x: Its first.
+        y: What its output should be.
+        loss: Of output and target.
+        precision: ``"tf32"`` or ``"bf16"``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Tensor | Laplacian,
+        x: Tensor,
+        y: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        precision: str,
+    ) -> None:
+        self.model, self.graph, self.x, self.y = model, graph, x, y
+        self.loss, self.precision = loss, precision
+        self.optimizer = torch.optim.Adam(
+            model.parameters(), lr=RATE, fused=True, capturable=x.is_cuda
+        )
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        with autocast(self.precision, self.x.device.type):
+            output = self.model(self.x, self.graph)
+        self.loss(output.float(), self.y).backward()
+        self.optimizer.step()
+
+
+class Step(TrainingStep):
+    """That of a form.
 
     Args:
         form: What is run, and how; the caller captures it.
@@ -152,38 +179,28 @@ class Step:
         device: str = "cuda",
     ) -> None:
         torch.manual_seed(0)
-        self.precision, self.device = precision, device
-        self.x = torch.randn(num_nodes, channels, device=device)
-        self.y = torch.randint(CLASSES, (num_nodes,), device=device)
-        self.graph: Tensor | Laplacian = edge_index.to(device)
+        x = torch.randn(num_nodes, channels, device=device)
+        y = torch.randint(CLASSES, (num_nodes,), device=device)
+        graph: Tensor | Laplacian = edge_index.to(device)
         if form.sparse:  # which autocast leaves alone: its product takes one type
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-            self.graph = sparse_adjacency(edge_index, num_nodes, dtype).to(device)
-            self.x = self.x.to(dtype)
+            graph = sparse_adjacency(edge_index, num_nodes, dtype).to(device)
+            x = x.to(dtype)
         elif form.model == "GAT" and form.captured:
-            self.graph = add_self_loops(self.graph, num_nodes=num_nodes)[0]
+            graph = add_self_loops(graph, num_nodes=num_nodes)[0]
         elif form.kernel:
-            self.graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
-        self.model = model = build(form, channels).to(device)
+            graph = Laplacian(edge_index, num_nodes=num_nodes).to(device)
+        model = build(form, channels).to(device)
         if isinstance(model, Stack) and form.compiled:
             for layer in model.layers:  # which are one to the compiler
                 layer.compile()
-        self.optimizer = torch.optim.Adam(
-            model.parameters(), fused=True, capturable=device == "cuda"
-        )
-
-    def __call__(self) -> None:
-        self.optimizer.zero_grad()
-        with autocast(self.precision, self.device):
-            output = self.model(self.x, self.graph)
-        F.cross_entropy(output.float(), self.y).backward()
-        self.optimizer.step()
+        super().__init__(model, graph, x, y, F.cross_entropy, precision)
 
 
-def held_at_peak(step: Callable[[], None], optimizer: torch.optim.Optimizer) -> int:
+def peak_bytes(step: TrainingStep) -> int:
     """Bytes that a step holds at its peak, beyond what is there before and after it."""
     step()
-    optimizer.zero_grad()
+    step.optimizer.zero_grad()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -224,7 +241,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
         try:
             step = Step(form, edge_index, num_nodes, precision)
             if form.model in ("SAGE", "BuNN") and not (form.captured or form.sparse):
-                memory[str(form)] = held_at_peak(step, step.optimizer)
+                memory[str(form)] = peak_bytes(step)
             for _ in range(3):
                 step()
             steps[str(form)] = capture(step) if form.captured else step

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
-from benchmarks.gpu_layers import PRECISIONS, autocast, held_at_peak
+from benchmarks.gpu_layers import PRECISIONS, TrainingStep, peak_bytes
 from benchmarks.graphs import heterophilous_graphs
 from benchmarks.results import unfinished
 from bunn import BuNN, Laplacian
@@ -64,34 +64,23 @@ def build_sage(name: str) -> nn.Module:
     return sage.build(options, in_channels, 1)
 
 
-class Step:
-    """A training step on random numbers, by calling it."""
-
-    def __init__(
-        self, model: nn.Module, name: str, graph: Tensor | Laplacian, precision: str
-    ) -> None:
-        num_nodes = heterophilous_graphs()[name][1]
-        self.model, self.graph, self.precision = model.cuda(), graph, precision
-        self.x = torch.randn(num_nodes, MODELS[name][0], device="cuda")
-        self.y = torch.randint(2, (num_nodes, 1), device="cuda").float()
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=3e-5, fused=True, capturable=True)
-
-    def __call__(self) -> None:
-        self.optimizer.zero_grad()
-        with autocast(self.precision, "cuda"):
-            output = self.model(self.x, self.graph)
-        F.binary_cross_entropy_with_logits(output.float(), self.y).backward()
-        self.optimizer.step()
+def step_of(model: nn.Module, name: str, graph: Tensor | Laplacian, precision: str) -> TrainingStep:
+    """A training step on random numbers."""
+    num_nodes = heterophilous_graphs()[name][1]
+    x = torch.randn(num_nodes, MODELS[name][0], device="cuda")
+    y = torch.randint(2, (num_nodes, 1), device="cuda").float()
+    loss = F.binary_cross_entropy_with_logits
+    return TrainingStep(model.cuda(), graph, x, y, loss, precision)
 
 
 def memory(name: str, precision: str) -> dict[str, int]:
     """Bytes that a step holds at its peak."""
     edge_index = heterophilous_graphs()[name][0].cuda()
     steps = {
-        "BuNN": Step(build(name), name, laplacian(name), precision),
-        "SAGE": Step(build_sage(name), name, edge_index, precision),
+        "BuNN": step_of(build(name), name, laplacian(name), precision),
+        "SAGE": step_of(build_sage(name), name, edge_index, precision),
     }
-    return {model: held_at_peak(step, step.optimizer) for model, step in steps.items()}
+    return {model: peak_bytes(step) for model, step in steps.items()}
 
 
 def forms(name: str, precision: str) -> Iterator[tuple[str, BuNN, Callable[[], None]]]:
@@ -103,7 +92,7 @@ def forms(name: str, precision: str) -> Iterator[tuple[str, BuNN, Callable[[], N
         if form == "compiled":
             for block in model.blocks:  # all of which are one to the compiler
                 block.compile()
-        step = Step(model, name, lap, precision)
+        step = step_of(model, name, lap, precision)
         for _ in range(3):
             step()
         yield form, model, step if form == "eager" else capture(step)

@@ -48,6 +48,15 @@ def heterophilous_graphs() -> dict[str, tuple[Tensor, int]]:
     return {f"random-{name}": (random_graph(n, e), n) for name, (n, e) in SIZES.items()}
 
 
+def graphs_of_the_table() -> dict[str, tuple[Tensor, int]]:
+    """minesweeper and tolokers, and graphs of the sizes of the other three, called ``like-...``."""
+    found = heterophilous_graphs()
+    found["like-roman-empire"] = (chain_graph(*SIZES["roman-empire"]), SIZES["roman-empire"][0])
+    for name in ("amazon-ratings", "questions"):
+        found[f"like-{name}"] = (random_graph(*SIZES[name]), SIZES[name][0])
+    return found
+
+
 def chain_graph(num_nodes: int, num_edges: int, reach: int = 8, seed: int = 0) -> Tensor:
     """An ``edge_index`` of a path with extra edges between nodes at most ``reach`` apart.
 

@@ -7,13 +7,13 @@ out of the cache. Rates are those of :mod:`benchmarks.floors`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from benchmarks import gpu_layers, gpu_models, gpu_scale
-from benchmarks.floors import CACHE, COPY, LARGEST_KERNEL, TENSOR
-from benchmarks.gpu_diffusion import factors_of
+from benchmarks.floors import CACHE, COPY, TENSOR
+from benchmarks.gpu_diffusion import DENSE_ENTRIES, compulsory_bytes, factors_of
 from benchmarks.results import load
 
 #: Fields that the parts of a model read and write in a step. Linear: x, y; by y twice, x, by x. An
@@ -22,6 +22,12 @@ from benchmarks.results import load
 LINEAR, ACTIVATION, NORM, MAP = 6, 5, 10, 5
 #: Bytes of a parameter that Adam reads and writes, with its gradient and two moments.
 ADAM = 28
+
+
+#: How many times as long an operation takes as in 16 bits, by the bytes of features.
+SLOWER = {2: 1, 4: 2}
+#: Those bytes.
+SIZES = {"bf16": 2, "tf32": 4}
 
 
 class Count(NamedTuple):
@@ -49,14 +55,12 @@ def heat(nodes: int, entries: int, channels: int, time: float, size: int) -> Cou
     """Heat, forward: sparse, or one dense product where that is faster."""
     dtype = torch.float32 if size == 4 else torch.bfloat16
     factors, field = factors_of(time, dtype), nodes * channels * size
-    steps = [len(factor.steps) for factor in factors]
-    graph = 8 * entries + 4 * nodes
-    moved = sum({1: graph + 2 * field, 2: 2 * graph + 5 * field}[count] for count in steps)
-    sparse = Count(0.0, moved, sum(steps) * entries * channels * size, 1)
-    matrix = 4 * nodes**2 if size == 4 else 2 * nodes**2
+    degree = sum(len(factor.steps) for factor in factors)
+    moved = compulsory_bytes(nodes, entries, channels, factors, dtype)
+    sparse = Count(0.0, moved, degree * entries * channels * size, 1)
     products = 3 if size == 4 else 1
-    dense = Count(2.0 * products * nodes**2 * channels, matrix + 2 * field, 0.0, 1)
-    fits = nodes**2 <= LARGEST_KERNEL
+    dense = Count(2.0 * products * nodes**2 * channels, size * nodes**2 + 2 * field, 0.0, 1)
+    fits = nodes**2 <= DENSE_ENTRIES
     return min(sparse, dense, key=lambda count: count.milliseconds) if fits else sparse
 
 
@@ -69,7 +73,7 @@ def step(
     network of two layers on features and heat.
     """
     field, warm = nodes * channels * size, heat(nodes, entries, channels, 1.0, size)
-    slower = 2 if size == 4 else 1
+    slower = SLOWER[size]
     fields = 2 * MAP + LINEAR + ACTIVATION
     if blocks:
         # Linear in, norm, update on twice as many columns; and in a block two linear maps, the
@@ -90,16 +94,15 @@ def rows() -> list[tuple[str, str, Count, float]]:
     found: list[tuple[str, str, Count, float]] = []
     layers = load("gpu_layers")["rows"]
     weights = _weights(gpu_layers.build(gpu_layers.Form("BuNN")))
-    sizes = {"tf32": 4, "bf16": 2}
     for row in layers:
-        stack = (gpu_layers.CHANNELS, gpu_layers.LAYERS, weights, sizes[row["precision"]], 0)
+        stack = (gpu_layers.CHANNELS, gpu_layers.LAYERS, weights, SIZES[row["precision"]], 0)
         count = step(row["nodes"], row["entries"], *stack)
         name = f"five layers, {row['graph']}"
         found.append((name, row["precision"], count, row["milliseconds"]["BuNN, captured"]))
     graphs = {row["graph"]: (row["nodes"], row["entries"]) for row in layers}
     for row in load("gpu_models")["rows"]:
         _, depth, blocks = gpu_models.MODELS[row["graph"]]
-        model = (gpu_models.CHANNELS, depth, row["parameters"], sizes[row["precision"]], blocks)
+        model = (gpu_models.CHANNELS, depth, row["parameters"], SIZES[row["precision"]], blocks)
         count = step(*graphs[row["graph"]], *model)
         name = f"full model, {row['graph']}"
         found.append((name, row["precision"], count, row["milliseconds"]["captured"]))
@@ -107,12 +110,10 @@ def rows() -> list[tuple[str, str, Count, float]]:
         if row.get("nodes", 0) >= 10**7 and "error" not in row:
             few = (gpu_scale.CHANNELS, gpu_scale.LAYERS, 0, 4, 0)
             name = f"{row['graph']} of {row['nodes'] / 1e6:.0f} million"
-            found.append((name, "tf32", step(row["nodes"], row["entries"], *few), _time(row)))
+            found.append(
+                (name, "tf32", step(row["nodes"], row["entries"], *few), row["milliseconds"])
+            )
     return found
-
-
-def _time(row: dict[str, Any]) -> float:
-    return float(row["milliseconds"])
 
 
 def _weights(model: torch.nn.Module) -> int:

@@ -19,8 +19,6 @@ FORMS = (
 RIVALS = ("SAGE", "GAT", "GT")
 #: Milliseconds of a step before there were kernels, on the same card with bf16 autocast.
 BEFORE = {"minesweeper": 58.0, "tolokers": 86.0}
-#: Operations in the time of one in bfloat16.
-SLOWER = {"bf16": 1, "tf32": 2}
 
 LAYERS_LOG = """\
 Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphSAGE that people
@@ -228,7 +226,8 @@ def _models(result: dict[str, Any]) -> str:
         operations = 6.0 * row["parameters"] * nodes[graph]
         before = BEFORE[graph] if row["precision"] == "bf16" else None
         rows.append([graph, row["precision"], f"{row['parameters'] / 1e6:.0f}"])
-        floor = 1e3 * operations * SLOWER[row["precision"]] / rate
+        slower = predicted.SLOWER[predicted.SIZES[row["precision"]]]
+        floor = 1e3 * operations * slower / rate
         rows[-1] += [f"{operations / 1e12:.1f}", f"{floor:.1f}"]
         rows[-1] += [f"{taken[form]:.1f}" for form in ("eager", "captured", "compiled")]
         rows[-1] += [f"{before / min(taken.values()):.1f}" if before else ""]

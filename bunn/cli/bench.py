@@ -29,7 +29,7 @@ def bench(
     Results go to benchmarks/results/NAME.json, and the pages in docs/ are written anew.
     """
     runner = _runner()
-    names = [name for given in name or [] for name in runner.GROUPS.get(given, (given,))]
+    names = runner.expand(name or [])
     for given in names:
         if given not in runner.BENCHMARKS:
             hint = did_you_mean(given, runner.BENCHMARKS, "; ") or "."

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import in_place, kernel_entries, on_tensor_cores, storage
+from bunn.diffusion.dense import in_place, kernel_entries, on_tensor_cores, storage, too_fine
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
-from bunn.diffusion.products import FINEST
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
@@ -93,8 +92,8 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known:
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
-    exact = machine is not TENSOR_CORES or options.tol >= FINEST
-    if not isinstance(time.value, Tensor) and time.constant and exact:
+    fine = too_fine(x.dtype, lap, options.tol)
+    if not isinstance(time.value, Tensor) and time.constant and not fine:
         costs["dense"] = _dense_cost(x, lap, time.value, degree, machine)
     return min(costs, key=lambda name: costs[name])
 

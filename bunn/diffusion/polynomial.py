@@ -113,8 +113,7 @@ def _sum(
         t = time if times is None else times
         table = _table(x, t, Polynomial(recurrence, degree, tol, time), value.dtype)
         if table is not None:
-            storage = _storage(x.dtype, value.dtype, len(table) - 1, tol)
-            return kernels.heat(x.contiguous(), operator.rows, table, before, after, storage)
+            return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
@@ -124,18 +123,6 @@ def _sum(
         y = RECURRENCES[recurrence](z, s, t, panel_degree)
         from_operator_frame(y, after, out[:, columns])
     return out
-
-
-def _storage(dtype: torch.dtype, sums: torch.dtype, degree: int, tol: float) -> torch.dtype | None:
-    """The type in which terms are kept, if features in float32 are summed in float64."""
-    if dtype != torch.float32 or sums != torch.float64:
-        return None
-    return dtype if _terms_may_be_rounded(degree, tol) else sums
-
-
-def _terms_may_be_rounded(degree: int, tol: float) -> bool:
-    """Whether terms in float32 cost a third of ``tol`` at most."""
-    return ROUNDING_OF_TERMS * degree * torch.finfo(torch.float32).eps <= tol / 3
 
 
 def _table(
@@ -339,7 +326,8 @@ def polynomial_heat(
                 exact = lap.matching(x[:, :0].double())
                 if time.fixed and apart and kernels.serve(x, exact.operator.value):
                     rest = replace(options, tol=0.75 * tol)
-                    if _terms_may_be_rounded(chebyshev_degree(time.upper, rest.tol), rest.tol):
+                    terms = chebyshev_degree(time.upper, rest.tol) * torch.finfo(x.dtype).eps
+                    if ROUNDING_OF_TERMS * terms <= tol - rest.tol:
                         return polynomial_heat(x, exact, time, recurrence, rest)
                 return polynomial_heat(x.double(), exact, time, recurrence, options).to(x.dtype)
             apart = apart and rounding > ROUNDING_SHARE * tol

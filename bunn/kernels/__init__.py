@@ -323,9 +323,10 @@ def heat(
     polynomial: Sequence[float] | Sequence[Factor] | Tensor,
     before: Tensor | None,
     after: Tensor | None,
-    storage: torch.dtype | None = None,
 ) -> Tensor:
     """``after * p(S) (before * x)`` for a polynomial of degree 1 or more.
+
+    Terms are kept in the type of ``x``, but for one of 16 bits beyond :data:`NARROW_DEGREE`.
 
     Args:
         x: ``(n, c)`` contiguous features.
@@ -334,8 +335,6 @@ def heat(
             ``(K + 1, c)`` in the type of sums.
         before: ``(n, 1)`` factors of the rows of ``x``.
         after: ``(n, 1)`` factors of the rows of the result.
-        storage: The type in which terms are kept. (default: that of ``x`` up to
-            :data:`NARROW_DEGREE`, beyond that of sums)
     """
     from bunn.kernels.chebyshev import chebyshev_heat  # noqa: PLC0415
     from bunn.kernels.factored import factored_heat  # noqa: PLC0415
@@ -345,8 +344,8 @@ def heat(
     degree = len(polynomial) - 1
     if factors is not None:
         degree = sum(len(factor.steps) for factor in factors)
-    if storage is None:
-        storage = x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
+    narrow = x.dtype.itemsize > 2 or degree <= NARROW_DEGREE
+    storage = x.dtype if narrow else rows.value.dtype
     frame = Frame.of(x, rows, before, after, storage)
     if factors is not None:
         return factored_heat(frame, factors)

@@ -67,7 +67,7 @@ class Encoding:
     @property
     def changes_features(self) -> bool:
         """Whether ``x`` is not as it was."""
-        return self.features(1) != 1 or self.quantiles == 1
+        return self.quantiles > 0 or self.features(1) > 1
 
     def features(self, in_channels: int) -> int:
         """How many columns ``x`` has, that had ``in_channels``."""

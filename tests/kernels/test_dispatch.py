@@ -7,6 +7,7 @@ import torch
 
 from bunn import Laplacian, diffuse, kernels
 from bunn.diffusion import chebyshev_degree
+from bunn.kernels.frame import Frame
 from tests.graphs import ZOO
 from tests.kernels.test_walk import DEVICE
 
@@ -93,20 +94,20 @@ def test_float64(time, monkeypatch, served):
 @pytest.mark.parametrize(
     ("time", "tol", "features", "sums", "terms"),
     [
-        (100.0, 1e-5, torch.float32, torch.float32, None),
+        (100.0, 1e-5, torch.float32, torch.float32, torch.float32),
         (300.0, 1e-5, torch.float32, torch.float64, torch.float32),
-        (300.0, 1e-6, torch.float64, torch.float64, None),
+        (300.0, 1e-6, torch.float64, torch.float64, torch.float64),
     ],
 )
 def test_times_that_ask_for_float64(time, tol, features, sums, terms, monkeypatch):
     """On a path, where heat takes longest, rounded entries would move it by ``t * eps``."""
-    heated, real = [], kernels.heat
+    heated, real = [], Frame.of
 
-    def watched(x, rows, *args):
-        heated.append((x.dtype, rows.value.dtype, args[-1]))
-        return real(x, rows, *args)
+    def watched(x, rows, before, after, storage):
+        heated.append((x.dtype, rows.value.dtype, storage))
+        return real(x, rows, before, after, storage)
 
-    monkeypatch.setattr(kernels, "heat", watched)
+    monkeypatch.setattr(Frame, "of", watched)
     monkeypatch.setattr(kernels, "serve", lambda x, value: x.dtype.itemsize <= value.dtype.itemsize)
     forth = torch.stack((torch.arange(29), torch.arange(1, 30)))
     lap = Laplacian(torch.cat((forth, forth.flip(0)), 1)).to(DEVICE)
