@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.device import capture, medians, save_measured
-from benchmarks.gpu_layers import CHANNELS, LAYERS, PRECISIONS, Form, Step, graphs
+from benchmarks.gpu_layers import CHANNELS, LAYERS, PRECISIONS, Form, Step
+from benchmarks.graphs import graphs_of_the_table
 from bunn import kernels
 
 
@@ -44,7 +45,7 @@ def captured(edge_index: Tensor, num_nodes: int, precision: str) -> Any:
 def main() -> None:
     torch.set_float32_matmul_precision("high")
     rows: list[dict[str, Any]] = []
-    for name, (edge_index, num_nodes) in graphs().items():
+    for name, (edge_index, num_nodes) in graphs_of_the_table().items():
         for precision in PRECISIONS:
             steps = {"with": captured(edge_index, num_nodes, precision)}
             with without_desync():

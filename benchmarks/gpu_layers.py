@@ -31,7 +31,7 @@ from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 from torch_geometric.utils import add_self_loops
 
 from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
-from benchmarks.graphs import graphs_of_the_table as graphs
+from benchmarks.graphs import graphs_of_the_table
 from benchmarks.layer import sparse_adjacency
 from benchmarks.results import unfinished
 from bunn import BuNNConv, Laplacian
@@ -211,7 +211,7 @@ def peak_bytes(step: TrainingStep) -> int:
 
 def jobs() -> Iterator[tuple[str, str, Form]]:
     """What has to be compiled; a captured step runs the same code."""
-    for name in graphs():
+    for name in graphs_of_the_table():
         for precision in PRECISIONS:
             for form in FORMS:
                 if form.compiled and (form.kernel or form.model == "GAT" or not form.captured):
@@ -225,7 +225,7 @@ def warm(job: tuple[str, str, Form]) -> None:
     """
     warnings.simplefilter("ignore")
     name, precision, form = job
-    edge_index, num_nodes = graphs()[name]
+    edge_index, num_nodes = graphs_of_the_table()[name]
     torch.set_float32_matmul_precision("high")
     torch.compiler.reset()
     with suppress(torch.OutOfMemoryError):
@@ -255,10 +255,10 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
 def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64  # all models are one code with other layers
-    rows = unfinished("gpu_layers", len(graphs()) * len(PRECISIONS))
+    rows = unfinished("gpu_layers", len(graphs_of_the_table()) * len(PRECISIONS))
     there = {(row["graph"], row["precision"]) for row in rows}
     side_by_side(warm, (job for job in jobs() if job[:2] not in there))
-    for name, (edge_index, num_nodes) in graphs().items():
+    for name, (edge_index, num_nodes) in graphs_of_the_table().items():
         for precision in PRECISIONS:
             if (name, precision) in there:
                 continue
