@@ -12,8 +12,8 @@ head, on random features. Forms of it:
   ``edge_index``, since it waits for the host to add them.
 
 ``tf32`` lets matrix products round their factors, ``bf16`` is autocast; the same for all. Memory is
-what a step needs beyond parameters, optimiser and features, at its peak. A form that needs more of
-it than there is has no time.
+what a step needs beyond parameters, optimiser and features, at its peak. A form that fails, for
+want of memory say, has no time but a reason.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def warm(job: tuple[str, str, Form]) -> None:
 
 
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
-    steps, memory = {}, {}
+    steps, memory, failed = {}, {}, {}
     torch.compiler.reset()  # code for one size, not for any
     for form in FORMS:
         try:
@@ -245,11 +245,12 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
             for _ in range(3):
                 step()
             steps[str(form)] = capture(step) if form.captured else step
-        except torch.OutOfMemoryError:
-            print(f"{form} does not fit")
+        except RuntimeError as error:  # too little memory, or a form that cannot be captured
+            failed[str(form)] = str(error).partition("\n")[0]
+            print(f"{form}: {failed[str(form)]}")
     taken = medians(steps, repeats=9, budget_ms=30.0)
     kinds = by_kind(steps["BuNN, captured"])
-    return {"milliseconds": taken, "peak_bytes": memory, "kinds": kinds}
+    return {"milliseconds": taken, "peak_bytes": memory, "kinds": kinds, "failed": failed}
 
 
 def main() -> None:
