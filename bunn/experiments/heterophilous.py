@@ -32,7 +32,7 @@ from bunn.baselines import BASELINES
 from bunn.data import DATASETS, data_root
 from bunn.data.heterophilous import SPECS
 from bunn.experiments.jobs import Job
-from bunn.experiments.measure import measure_split_by_split
+from bunn.experiments.measure import apart, combined, measure_split_by_split
 from bunn.experiments.request import Request
 from bunn.experiments.results import Result
 from bunn.training import Config, ConfigError, Optimizer, Training
@@ -329,7 +329,8 @@ def measured(
 ) -> Result:
     """Trains as was asked for, a run at a time.
 
-    With other epochs a preset is another one, and is called so.
+    With other epochs a preset is another one, and is called so. Runs of the same configuration that
+    the result file has already, from another machine say, stay in it.
     """
     if request.epochs not in (None, config.training.epochs):
         warmup = min(config.schedule.warmup, request.epochs)
@@ -341,8 +342,10 @@ def measured(
         name = f"{name}-{request.epochs}-epochs"
     stem = f"{config.dataset}-{config.architecture}-{name}"
     folder = request.runs / stem
-    _check_nothing_is_lost(request.results / experiment / f"{stem}.json", config, runs, folder)
-    return measure_split_by_split(
+    there = {f"split{split}-seed{seed}" for split, seed in runs}
+    there |= {place.parent.name for place in folder.glob("*/result.json")}
+    kept = _measured_before(request.results / experiment / f"{stem}.json", config, there)
+    result = measure_split_by_split(
         config,
         runs,
         experiment=experiment,
@@ -354,22 +357,24 @@ def measured(
         data_root=request.data_root,
         compile=request.compile,
     )
+    return combined([*apart(result), *kept]) if kept else result
 
 
-def _check_nothing_is_lost(
-    path: Path, config: Config, runs: Sequence[tuple[int, int]], folder: Path
-) -> None:
-    """Whether a result of the same configuration has no runs that would not be in the new one."""
+def _measured_before(path: Path, config: Config, there: set[str]) -> list[Result]:
+    """Runs of a result of the same configuration that are not ``there``, one by one: they were
+    measured elsewhere, or their folders are gone."""
     if not path.is_file():
-        return
+        return []
     before = Result.read(path)
     if Config.completed(before.options) != config.as_dict():
-        return
-    there = {f"split{split}-seed{seed}" for split, seed in runs}
-    there |= {place.parent.name for place in folder.glob("*/result.json")}
-    had = [f"split{s}-seed{t}" for s, t in zip(before.splits, before.seeds, strict=True)]
-    if lost := [name for name in had if name not in there]:
+        return []
+    names = [f"split{s}-seed{t}" for s, t in zip(before.splits, before.seeds, strict=True)]
+    lost = [name for name in names if name not in there]
+    if not lost:
+        return []
+    if before.metric != DATASETS[config.dataset].task.metric:  # times of another machine
         raise ConfigError(
-            f"{path} has {', '.join(lost)}, and {folder} has not; ask for all of them, or choose "
-            "another place with --results"
+            f"{path} has {', '.join(lost)}, which was timed elsewhere; ask for all of them, or "
+            "choose another place with --results"
         )
+    return [run for name, run in zip(names, apart(before), strict=True) if name in lost]

@@ -168,8 +168,36 @@ def combined(results: Sequence[Result]) -> Result:
     )
 
 
+def apart(result: Result) -> list[Result]:
+    """The runs of a result, each as one of its own, for :func:`combined`.
+
+    Curves stay with the first, whose they are.
+    """
+    seconds = result.extra.get("seconds", [result.seconds])
+    return [
+        replace(
+            result,
+            seeds=[result.seeds[index]],
+            splits=[result.splits[index]],
+            test=[result.test[index]],
+            val=[result.val[index]],
+            seconds=seconds[index],
+            curves=result.curves if index == 0 else {},
+            extra={
+                **result.extra,
+                **{name: [result.extra[name][index]] for name in ("epochs_run", "best_epoch")},
+            },
+        )
+        for index in range(len(result.test))
+    ]
+
+
 def _every(texts: Iterable[str], between: str = ", ") -> str:
-    return between.join(dict.fromkeys(texts))
+    """All texts, but for those that others hold already, as those of combined results do."""
+    every = list(dict.fromkeys(texts))
+    around = [f"{between}{text}{between}" for text in every]
+    held = {a for a in around for b in around if a != b and a in b}
+    return between.join(text for text, a in zip(every, around, strict=True) if a not in held)
 
 
 def _finished(place: Path, config: Config) -> Result | None:

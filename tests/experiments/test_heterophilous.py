@@ -140,13 +140,32 @@ def test_options_that_came_later_have_their_defaults(little):
 
 
 def test_no_run_of_a_result_is_lost(little):
+    """Where folders are gone, or on another machine, what was measured stays beside what is new."""
     options = {"datasets": ("tolokers",), "models": ("gcn",), "epochs": 2}
-    reproduce(little, splits=(0, 1), **options)
+    (before,) = reproduce(little, splits=(0, 1, 3), **options)
     (little / "runs").rename(little / "elsewhere")
-    with pytest.raises(ConfigError, match=r"json has split0-seed0, and .* has not; ask for all"):
-        reproduce(little, splits=(1,), **options)
-    (result,) = read_results(little / "results")
-    assert result.splits == [0, 1]
+    elsewhere = replace(before, git_commit="another", device="another card")
+    elsewhere.write(little / "results")
+    (after,) = reproduce(little, splits=(2, 3), **options)
+    assert after.splits == [0, 1, 2, 3]
+    assert [after.test[0], after.test[1], after.test[3]] == before.test
+    assert [after.extra["seconds"][0], after.extra["best_epoch"][1]] == [
+        before.extra["seconds"][0],
+        before.extra["best_epoch"][1],
+    ]
+    assert after.seconds == pytest.approx(sum(after.extra["seconds"]))
+    assert after.device.startswith("another card, ")
+    assert after.curves == before.curves
+    (same,) = reproduce(little, splits=(2,), **options)
+    assert same == after
+
+
+def test_times_of_another_machine_are_not_mixed_in(little):
+    options = {"experiment": "runtime", "datasets": ("tolokers",), "models": ("sage",), "epochs": 2}
+    reproduce(little, seeds=2, **options)
+    (little / "runs").rename(little / "elsewhere")
+    with pytest.raises(ConfigError, match=r"json has split0-seed1, which was timed elsewhere"):
+        reproduce(little, seeds=1, **options)
 
 
 def test_only_equal_results_are_combined(little):
