@@ -3,7 +3,7 @@
 256 random graphs to a batch, about three neighbours to a node, of 150 nodes each or of 50 to 250;
 128 channels. ``dense`` and ``spectral`` are one and two products of the tensor cores with matrices
 of all components, where these lie; kernels and eigenvectors are there already. ``auto`` is what
-``diffuse`` chooses. Every call is a CUDA graph; errors are relative to the features.
+``diffuse`` chooses. Every call is a CUDA graph; errors are those of :mod:`benchmarks.errors`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import errors
 from benchmarks.device import capture, medians, save_measured
 from benchmarks.graphs import chain_graph
 from bunn import Laplacian, diffuse
@@ -39,15 +40,12 @@ def batches() -> dict[str, tuple[Tensor, int]]:
 
 
 def measure(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
-    torch.manual_seed(0)
-    x = torch.randn(lap.num_nodes, CHANNELS, device="cuda").to(dtype)
+    x = errors.features(lap, CHANNELS, dtype)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     calls = {name: partial(diffuse, x, lap, time, method=name_) for name, name_ in METHODS.items()}
-    errors = {
-        name: float((call() - exact).norm() / x.double().norm()) for name, call in calls.items()
-    }
+    found = {name: errors.worst_error(call(), exact, x, lap) for name, call in calls.items()}
     taken = medians({name: capture(call) for name, call in calls.items()}, repeats=11)
-    return {"milliseconds": taken, "errors": errors}
+    return {"milliseconds": taken, "errors": found}
 
 
 def main() -> None:
@@ -61,7 +59,8 @@ def main() -> None:
                 rows.append({"batch": name, "dtype": kind, "time": time})
                 rows[-1] |= {"nodes": num_nodes, **measure(lap, time, dtype)}
                 print(rows[-1])
-    save_measured("gpu_batches", rows, __doc__, channels=CHANNELS, graphs=GRAPHS)
+        about = {"channels": CHANNELS, "graphs": GRAPHS, "errors_are": errors.WORDS}
+        save_measured("gpu_batches", rows, __doc__, **about)
 
 
 if __name__ == "__main__":

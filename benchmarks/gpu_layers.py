@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -90,16 +90,22 @@ class Form(NamedTuple):
         return f"{self.model}, {' '.join(words) or 'eager'}"
 
 
-#: Models whose layers are PyG's.
-PYG = ("SAGE", "GAT", "GT")
-#: What is compared.
+def forms_of_pyg(model: str) -> tuple[Form, ...]:
+    """What PyG and torch offer besides the eager one."""
+    return (
+        *(Form(model, compiled=True), Form(model, sparse=True), Form(model, captured=True)),
+        Form(model, compiled=True, captured=True),
+    )
+
+
+#: What is compared. What is captured keeps its memory: those that need most of it come last.
 FORMS = (
-    *(Form(model) for model in ("SAGE", "GAT", "GT", "NSD", "BuNN")),
-    *(Form(model, compiled=True) for model in PYG),
-    *(Form(model, sparse=True) for model in PYG),
-    *(Form(model, captured=True) for model in (*PYG, "BuNN")),
-    *(Form(model, compiled=True, captured=True) for model in PYG),
+    *(Form(model) for model in ("SAGE", "BuNN", "GAT", "GT", "NSD")),
+    Form("BuNN", captured=True),
+    *forms_of_pyg("SAGE"),
     *(Form("SAGE", captured=True, kernel=True, compiled=compiled) for compiled in (False, True)),
+    *forms_of_pyg("GAT"),
+    *forms_of_pyg("GT"),
 )
 
 
@@ -222,34 +228,49 @@ def warm(job: tuple[str, str, Form]) -> None:
     """Compiles one step; the code stays in a cache on disk.
 
     Others do so at the same time: where memory runs out, the step is compiled when it is measured.
+    Whatever else a compiler raises, which need not be a ``RuntimeError``, it will raise again then.
     """
     warnings.simplefilter("ignore")
     name, precision, form = job
     edge_index, num_nodes = graphs_of_the_table()[name]
     torch.set_float32_matmul_precision("high")
     torch.compiler.reset()
-    with suppress(torch.OutOfMemoryError):
+    with suppress(Exception):
         Step(form, edge_index, num_nodes, precision)()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 
 
+@contextmanager
+def noting(failed: dict[str, str], form: str) -> Iterator[None]:
+    """Notes why a form fails: too little memory, no capture, or whatever a compiler raises."""
+    try:
+        yield
+    except Exception as error:
+        lines = (line for line in str(error).splitlines() if not line.endswith("raised:"))
+        failed[form] = next(lines, "") or type(error).__name__
+        print(f"{form}: {failed[form]}")
+
+
 def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any]:
-    steps, memory, failed = {}, {}, {}
+    steps: dict[str, Callable[[], None]] = {}
+    memory: dict[str, int] = {}
+    failed: dict[str, str] = {}
     torch.compiler.reset()  # code for one size, not for any
     for form in FORMS:
-        try:
+        with noting(failed, str(form)):
             step = Step(form, edge_index, num_nodes, precision)
             if form.model in ("SAGE", "BuNN") and not (form.captured or form.sparse):
                 memory[str(form)] = peak_bytes(step)
             for _ in range(3):
                 step()
             steps[str(form)] = capture(step) if form.captured else step
-        except RuntimeError as error:  # too little memory, or a form that cannot be captured
-            failed[str(form)] = str(error).partition("\n")[0]
-            print(f"{form}: {failed[str(form)]}")
+    for name, ready in steps.items():  # beside the memory of all that are captured
+        with noting(failed, name):
+            ready()
+    steps = {name: ready for name, ready in steps.items() if name not in failed}
     taken = medians(steps, repeats=9, budget_ms=30.0)
-    kinds = by_kind(steps["BuNN, captured"])
+    kinds = by_kind(steps["BuNN, captured"]) if "BuNN, captured" in steps else {}
     return {"milliseconds": taken, "peak_bytes": memory, "kinds": kinds, "failed": failed}
 
 
@@ -265,7 +286,8 @@ def main() -> None:
                 continue
             row = measure(edge_index, num_nodes, precision)
             taken = row["milliseconds"]
-            over = {form: ms / taken["SAGE, eager"] for form, ms in taken.items()}
+            sage = taken.get("SAGE, eager")
+            over = {form: ms / sage for form, ms in taken.items()} if sage else {}
             rows.append(
                 {
                     "graph": name,

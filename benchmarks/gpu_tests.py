@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from xml.etree import ElementTree
 
 from benchmarks.device import save_measured
@@ -24,6 +25,16 @@ SHARES = (
 )
 
 
+def counts(report: Path) -> dict[str, Any]:
+    """What a process counted; nothing if it died before it wrote that down."""
+    try:
+        suite = next(ElementTree.parse(report).iter("testsuite")).attrib
+    except (FileNotFoundError, ElementTree.ParseError, StopIteration):
+        return {}
+    numbers = {name: int(suite[name]) for name in ("tests", "failures", "errors", "skipped")}
+    return {"seconds": float(suite["time"]), **numbers}
+
+
 def main() -> None:
     with TemporaryDirectory() as folder:
         reports = [Path(folder, f"{index}.xml") for index in range(len(SHARES))]
@@ -33,12 +44,10 @@ def main() -> None:
             for share, report in zip(SHARES, reports, strict=True)
         ]
         codes = [process.wait() for process in running]
-        suites = [suite for file in reports for suite in ElementTree.parse(file).iter("testsuite")]
-    rows = [
-        {"of": " ".join(share), "exit_code": code, "seconds": float(suite.attrib["time"])}
-        | {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
-        for share, code, suite in zip(SHARES, codes, suites, strict=True)
-    ]
+        rows = [
+            {"of": " ".join(share), "exit_code": code, **counts(report)}
+            for share, code, report in zip(SHARES, codes, reports, strict=True)
+        ]
     for row in rows:
         print(row)
     save_measured("gpu_tests", rows, __doc__)

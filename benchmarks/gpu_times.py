@@ -3,9 +3,10 @@
 ``sparse`` is the recurrence, whose number of products grows like the root of ``t``; ``auto`` takes
 the dense product, which costs the same at any time, and the limit, once it is reached. tol is 1e-4,
 64 channels, float32; captured in CUDA graphs. ``growth`` is the slope of the times from ``t = 100``
-on in doubly logarithmic scale: one half is the root. Beyond ``t = 1677`` at this tolerance,
-rounding the operator to float32 could cost all of it, and the recurrence runs in float64, which
-moves twice the bytes: hence also ``float64``, the same for features in float64 at all times.
+on in doubly logarithmic scale: one half is the root. From some time on float32 does not suffice for
+tol: operator and sums are float64 there, and so are the terms where their rounding could matter,
+which moves up to twice the bytes. Hence also ``float64``, the same for features in float64 at all
+times. Errors are those of :mod:`benchmarks.errors`, against float64 at a tol of 1e-12.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import grid
 
+from benchmarks import errors
 from benchmarks.device import capture, medians, save_measured
 from benchmarks.graphs import heterophilous_graphs
 from bunn import Laplacian, diffuse
@@ -41,33 +43,38 @@ def growth(milliseconds: dict[float, float]) -> float:
     return math.log(milliseconds[last] / milliseconds[first]) / math.log(last / first)
 
 
+def measure(lap: Laplacian) -> dict[str, Any]:
+    x = errors.features(lap, CHANNELS, torch.float32)
+    calls = {
+        (label, time): partial(diffuse, x.to(dtype), lap, time, method=method, tol=TOLERANCE)
+        for label, (method, dtype) in METHODS.items()
+        for time in TIMES
+    }
+    found: dict[str, dict[float, float]] = {label: {} for label in METHODS}
+    for time in TIMES:
+        exact = diffuse(x.double(), lap, time, method="chebyshev", tol=1e-12)
+        for label in METHODS:
+            found[label][time] = errors.worst_error(calls[label, time](), exact, x, lap)
+    steps = {f"{label} {time:g}": capture(call) for (label, time), call in calls.items()}
+    taken = medians(steps, repeats=7, budget_ms=10.0)
+    by_method = {label: {time: taken[f"{label} {time:g}"] for time in TIMES} for label in METHODS}
+    return {
+        "milliseconds": by_method,
+        "growth": {label: growth(times) for label, times in by_method.items()},
+        "errors": found,
+    }
+
+
 def main() -> None:
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs().items():
         lap = Laplacian(edge_index, num_nodes=num_nodes).to("cuda", torch.float32)
-        x = torch.randn(num_nodes, CHANNELS, device="cuda")
-        steps = {
-            f"{label} {time:g}": capture(
-                partial(diffuse, x.to(dtype), lap, time, method=method, tol=TOLERANCE)
-            )
-            for label, (method, dtype) in METHODS.items()
-            for time in TIMES
-        }
-        taken = medians(steps, repeats=7, budget_ms=10.0)
-        by_method = {
-            label: {time: taken[f"{label} {time:g}"] for time in TIMES} for label in METHODS
-        }
-        rows.append(
-            {
-                "graph": name,
-                "nodes": num_nodes,
-                "entries": lap.num_entries,
-                "milliseconds": by_method,
-                "growth": {label: growth(times) for label, times in by_method.items()},
-            }
-        )
+        rows.append({"graph": name, "nodes": num_nodes, "entries": lap.num_entries})
+        rows[-1] |= measure(lap)
         print(name, {label: round(value, 2) for label, value in rows[-1]["growth"].items()})
-    save_measured("gpu_times", rows, __doc__, channels=CHANNELS, tol=TOLERANCE)
+        print(name, rows[-1]["errors"])
+        about = {"channels": CHANNELS, "tol": TOLERANCE, "errors_are": errors.WORDS}
+        save_measured("gpu_times", rows, __doc__, **about)
 
 
 if __name__ == "__main__":

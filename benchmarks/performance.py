@@ -7,7 +7,9 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
-from benchmarks.steps import how, sections
+from benchmarks.steps import sections
+from benchmarks.targets import against_targets, of_copy_as_recurrence
+from benchmarks.words import how, number, what_errors_are
 from bunn import kernels
 from bunn.diffusion import factors
 from bunn.kernels import grouping
@@ -128,17 +130,6 @@ What limited it, and what was tried:
   from half of `tol` on. That took a tenth of the time at t = 100; now it begins at three quarters.
 
 The model of costs by which *auto* chooses is fitted to such runs.
-
-Against the targets: the sparse kernel is at least twice as fast as the faster cuSPARSE in every row
-but those of tolokers in float32, where it is so 1.2 times, and *auto* does not take it. The three
-times of *auto* are reached where it takes the dense product, 3.2 to 39 times, but for 2.1 on
-tolokers in float32 at t = 1, which takes three products for one; without it on the grid, 3.4 to
-4.6 times, on random in bfloat16, and about so, 2.9 to 3.1 times, on minesweeper. On the rest, at
-small times and on graphs too large for a kernel, it is 2.0 to 2.6 times, where gathering is the
-limit. The 60 % of a copy, on graphs larger than the cache, are reached on the grid in float32, 0.62
-to 0.65, and 0.58 at t = 100; they are missed there in bfloat16, 0.48 to 0.51, and on like-questions
-and random, 0.24 to 0.51, for the reasons of above. By the count of the recurrence, for which the
-target was set, they are exceeded but for random, whose ten rows to a node that count leaves out.
 """
 
 
@@ -160,7 +151,7 @@ def _floors(result: dict[str, Any]) -> str:
             f"{row['operations'] / 1e9:.1f}",
             f"{row['compulsory_bytes'] / 1e6:,.0f}",
             f"{row['gathered_bytes'] / 1e6:,.0f}",
-            *(_number(value, ".2f") for value in row["milliseconds"].values()),
+            *(number(value, ".2f") for value in row["milliseconds"].values()),
         ]
         for row in result["rows"]
     ]
@@ -184,7 +175,7 @@ def _rounding(result: dict[str, Any]) -> str:
             str(row["degree"]),
             f"{row['eps']:.1e}",
             *(
-                _number(row["errors"].get(name), ".1e")
+                number(row["errors"].get(name), ".1e")
                 for name in ("chebyshev", "clenshaw", "factored")
             ),
         ]
@@ -224,11 +215,11 @@ def _measured(result: dict[str, Any] | None) -> str:
             row["graph"],
             row["dtype"],
             f"{row['time']:g}",
-            *(_number(row["milliseconds"].get(name), ".3f") for name in COMPARED),
-            *(_number(row["over_cusparse"].get(name), ".1f") for name in COMPARED[2:]),
+            *(number(row["milliseconds"].get(name), ".3f") for name in COMPARED),
+            *(number(row["over_cusparse"].get(name), ".1f") for name in COMPARED[2:]),
             f"{row['of_copy']:.2f}",
-            f"{_of_copy_as_recurrence(row):.2f}",
-            *(_number(row["errors"].get(name), ".0e") for name in ("dense", "auto")),
+            f"{of_copy_as_recurrence(row):.2f}",
+            *(number(row["errors"].get(name), ".1e") for name in COMPARED[2:]),
         ]
         for row in result["rows"]
     ]
@@ -237,23 +228,14 @@ def _measured(result: dict[str, Any] | None) -> str:
         "Milliseconds, medians of CUDA graphs that are replayed in turn: cuSPARSE driving the "
         "recurrence of Chebyshev, cuSPARSE factor by factor, and ours; how many times as fast as "
         "the faster cuSPARSE; what the sparse kernel moves at least, by what a copy moves in that "
-        "time, and the same as if it drove the recurrence; the errors of *dense* and *auto*, "
-        "relative to the features. 512 channels, 64 on the two graphs of a million nodes."
+        "time, and the same as if it drove the recurrence; and errors"
+        f"{what_errors_are(result)}. 512 channels, 64 on the two graphs of a million nodes."
     )
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
     header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence"]
-    header += ["dense, error", "auto, error"]
-    return "\n".join((f"## Measured\n\n{about}\n", table(header, rows), LIMITS, _log(result)))
-
-
-def _of_copy_as_recurrence(row: dict[str, Any]) -> float:
-    """What the recurrence of Chebyshev moves at least, with a sum in float32, over what a copy
-    moves in the time that was measured."""
-    field = row["nodes"] * row["channels"]
-    size = 4 if row["dtype"] == "float32" else 2
-    graph = 8 * row["entries"] + 4 * row["nodes"]
-    moved = row["degree"] * (graph + field * (3 * size + 4))
-    return float(row["of_copy"] * moved / row["compulsory_bytes"])
+    header += ["sparse, error", "dense, error", "auto, error"]
+    parts = (f"## Measured\n\n{about}\n", table(header, rows), LIMITS)
+    return "\n".join((*parts, against_targets(result), _log(result)))
 
 
 def _log(now: dict[str, Any]) -> str:
@@ -265,7 +247,7 @@ def _log(now: dict[str, Any]) -> str:
     for key in runs[-1]:
         if key[2] == 10 and all(key in run for run in runs):  # else another graph on that machine
             times = [run[key]["milliseconds"]["sparse"] for run in runs]
-            shares = [_of_copy_as_recurrence(run[key]) for run in runs]
+            shares = [of_copy_as_recurrence(run[key]) for run in runs]
             rows.append([*key[:2], *(f"{ms:.3f}" for ms in times)])
             rows[-1] += [f"{share:.2f}" for share in shares]
     return (
@@ -282,10 +264,6 @@ def _log(now: dict[str, Any]) -> str:
             rows,
         )
     )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def main() -> None:

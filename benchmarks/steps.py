@@ -4,44 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import predicted
+from benchmarks import predicted, stacks
 from benchmarks.gpu_seconds import CELLS
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
+from benchmarks.words import how, listed, number, what_errors_are
 from bunn.experiments.published import MODEL_TITLES
 
-#: Forms of the table of layers: what a user writes, then the fastest there is of each.
-FORMS = (
-    *("SAGE, eager", "GAT, eager", "GT, eager", "NSD, eager", "BuNN, eager", "BuNN, captured"),
-    *("SAGE, compiled captured", "SAGE, sparse", "SAGE, kernel compiled captured"),
-)
-#: Rivals as PyG offers them.
-RIVALS = ("SAGE", "GAT", "GT")
 #: Milliseconds of a step before there were kernels, on the same card with bf16 autocast.
 BEFORE = {"minesweeper": 58.0, "tolokers": 86.0}
-
-LAYERS_LOG = """\
-Against the targets: a captured BuNN takes at most 0.6 of the time of the GraphSAGE that people
-write, in bfloat16 on all five graphs; in TF32 on minesweeper, where GraphSAGE waits for the host,
-and on tolokers. On the other three it takes 0.72 to 0.78, and heat alone half of the step: its six
-products to and fro gather features of float32, whatever the precision of the dense products, and
-GraphSAGE gathers once. With the recurrence of Chebyshev a step took 6 to 14 % longer there. BuNN is
-faster than GAT and GT, eager and compiled; captured or with a sparse adjacency these have not been
-run yet. The fastest GraphSAGE that PyG and torch offer is at most 1.6 times as fast; one whose mean
-is taken by the kernel of this package, up to 2.8 times.
-
-Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
-and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
-would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 1.5 to 2.2 % faster where heat is sparse and 0.5 % where it is
-a dense product, which is more than a fused one could save, for programs that would have to
-gather both halves of a row at once. In the full models an update comes before desync.
-
-Not good: *eager*. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on any of these graphs,
-which is the time of the host: hundreds of launches, on a host that is slow with them, as the 5 to 7
-ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
-`torch.cuda.graph` does.
-"""
 
 PAPER_LOG = """\
 Below one is what comes out of the cache instead of memory: features of minesweeper and tolokers fit
@@ -99,19 +70,21 @@ Beyond, a step of one split fills the card, and goes through kernels that a stac
 """
 
 TIMES_LOG = """\
-The root, up to the time at which float32 does not suffice any more: an operator rounded to eps
-moves heat by up to t * eps / 2, and where that exceeds `tol` the recurrence runs in float64, on
-twice the bytes. *float64* runs there at all times and grows like the root throughout. *auto* leaves
-the recurrence where it takes a dense product or the limit for cheaper, at t = 1 on tolokers and at
-t = 100 on minesweeper a little too early; on the grid of 90,000 nodes neither is.
+The root, up to the time from which on float32 does not suffice for `tol`: an operator rounded to
+eps moves heat by up to t * eps / 2. From there on operator and sums are float64, and so are the
+terms where their rounding could matter, which moves up to twice the bytes. *float64* is so at all
+times and grows like the root throughout. *auto* leaves the recurrence where it takes a dense
+product or the limit for cheaper.
 """
+#: By how much *auto* may differ from the recurrence in time and still be taken for it.
+ALIKE = 0.05
 
 
 def sections() -> str:
     """Everything that was measured."""
     parts = {
         "gpu_batches": _batches,
-        "gpu_layers": _layers,
+        "gpu_layers": stacks.section,
         "gpu_models": _models,
         "gpu_seconds": _seconds,
         "gpu_splits": _splits,
@@ -149,73 +122,20 @@ def on_paper() -> str:
     )
 
 
-def how(result: dict[str, Any]) -> str:
-    """By which command, where and when something was measured."""
-    gpu = result["gpu"]
-    commits = {row.get("commit", gpu["git_commit"])[:7]: None for row in result["rows"]}
-    return (
-        f"`{result['command']}` on an {gpu['device']}, torch {gpu['versions']['torch']}, commit "
-        f"{', '.join(commits)}"
-    )
-
-
 def _batches(result: dict[str, Any]) -> str:
     methods = list(result["rows"][0]["milliseconds"])
     rows = []
     for row in result["rows"]:
         rows.append([row["batch"], row["dtype"], f"{row['time']:g}"])
         rows[-1] += [f"{row['milliseconds'][name]:.3f}" for name in methods]
-        rows[-1] += [f"{row['errors'][name]:.0e}" for name in methods]
+        rows[-1] += [number(row["errors"].get(name), ".1e") for name in methods]
     header = ["batch", "type", "t", *methods, *(f"{name}, error" for name in methods)]
     return (
         f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
-        f"{result['channels']} channels: milliseconds, and errors relative to the features. "
+        f"{result['channels']} channels: milliseconds, and errors{what_errors_are(result)}. "
         "*dense* and *spectral* are one and two products of the tensor cores with the matrices of "
         "all graphs, where these lie.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
     )
-
-
-def _layers(result: dict[str, Any]) -> str:
-    rows, ratios, kinds, memory = [], [], [], []
-    for row in result["rows"]:
-        taken, name = row["milliseconds"], [row["graph"], row["precision"]]
-        ours = taken["BuNN, captured"]
-        fastest = {
-            model: min(ms for form, ms in taken.items() if _is_pyg(form, model)) for model in RIVALS
-        }
-        rows.append(name + [f"{taken[form]:.2f}" if form in taken else "" for form in FORMS])
-        ratios.append([*name, f"{ours / taken['SAGE, eager']:.2f}"])
-        ratios[-1] += [f"{ours / fastest[model]:.2f}" for model in RIVALS]
-        kinds.append(name + [f"{ms:.2f}" for ms in row["kinds"].values()])
-        peak = row["peak_bytes"]
-        memory.append(
-            name + [f"{peak[form] / 1e6:,.0f}" for form in ("SAGE, eager", "BuNN, eager")]
-        )
-        memory[-1].append(f"{peak['BuNN, eager'] / peak['SAGE, eager']:.2f}")
-    return (
-        f"## A stack of layers\n\n{how(result)}. Five layers, 512 wide, one bundle of planes, an "
-        "MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is one CUDA "
-        "graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, *kernel* "
-        "our mean of neighbours in PyG's layer.\n\n"
-        + table(["graph", "precision", *FORMS], rows)
-        + "\nThe time of a captured BuNN over that of others: GraphSAGE as it is written, and the "
-        "fastest form that PyG and torch offer of each.\n\n"
-        + table(
-            ["graph", "precision", "eager SAGE", *(f"fastest {model}" for model in RIVALS)], ratios
-        )
-        + f"\n{LAYERS_LOG}\nWhere the time of a captured BuNN goes, by the kinds of kernels:\n\n"
-        + table(["graph", "precision", *result["rows"][0]["kinds"]], kinds)
-        + "\n"
-        "### Memory\n\nWhat a step of the same holds at its peak beyond parameters, optimiser and "
-        "input, in MB, and the ratio, both eager; the target was 1.3. What a graph keeps is not "
-        "in it: where heat is a dense product, two bytes for each pair of nodes in bf16 and four "
-        "in TF32, 0.28 and 0.55 GB on tolokers.\n\n"
-        + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
-    )
-
-
-def _is_pyg(form: str, model: str) -> bool:
-    return form.startswith(f"{model}, ") and "kernel" not in form
 
 
 def _models(result: dict[str, Any]) -> str:
@@ -345,14 +265,20 @@ def _accuracy(result: dict[str, Any]) -> str:
 
 
 def _tests(result: dict[str, Any]) -> str:
-    total = {
-        name: sum(row[name] for row in result["rows"])
-        for name in ("tests", "failures", "errors", "skipped")
-    }
+    rows = []
+    for row in result["rows"]:
+        counts = [row.get(name) for name in ("tests", "failures", "errors", "skipped")]
+        passed = None if None in counts else counts[0] - sum(counts[1:])
+        rows.append([f"`{row['of']}`", *(number(count, "d") for count in (passed, *counts[1:]))])
+        rows[-1] += [str(row["exit_code"]), number(row.get("seconds"), ".0f")]
+    died = any("tests" not in row for row in result["rows"])
     return (
-        f"## Tests on a card\n\n{how(result)}: of {total['tests']} tests, those of the kernels "
-        f"among them, {total['failures']} failed, {total['errors']} had errors and "
-        f"{total['skipped']} were skipped.\n"
+        f"## Tests on a card\n\n{how(result)}. `pytest -m gpu`, the kernels' own tests "
+        "among them, a process to a row: how many tests passed, failed, had errors and were "
+        "skipped, and with which code the process ended"
+        + ("; one without counts died before it could write them down" if died else "")
+        + ".\n\n"
+        + table(["tests", "passed", "failed", "errors", "skipped", "exit code", "seconds"], rows)
     )
 
 
@@ -363,10 +289,34 @@ def _times(result: dict[str, Any]) -> str:
         for row in result["rows"]
         for label, taken in row["milliseconds"].items()
     ]
+    errors = [
+        [row["graph"], label, *(number(found.get(t), ".1e") for t in times)]
+        for row in result["rows"]
+        for label, found in row.get("errors", {}).items()
+    ]
+    head = ["graph", "", *(f"t = {float(t):g}" for t in times)]
     return (
         f"## Large times\n\n{how(result)}. Heat alone at tol {result['tol']:g}, "
         f"{result['channels']} channels, in milliseconds by the time t; and the slope from t = 100 "
         "on in doubly logarithmic scale, which is one half where the cost grows like the root.\n\n"
-        + table(["graph", "", *(f"t = {float(t):g}" for t in times), "slope"], rows)
-        + f"\n{TIMES_LOG}"
+        + table([*head, "slope"], rows)
+        + (f"\nErrors{what_errors_are(result)}:\n\n{table(head, errors)}" if errors else "")
+        + f"\n{TIMES_LOG}{_choices(result['rows'])}"
     )
+
+
+def _choices(rows: list[dict[str, Any]]) -> str:
+    """Where *auto* would have done better to stay with the recurrence, and where it did stay."""
+    early, stays = [], []
+    for row in rows:
+        auto, sparse = row["milliseconds"]["auto"], row["milliseconds"]["sparse"]
+        early += [
+            f"t = {float(t):g} on {row['graph']} ({auto[t]:.3f} ms for {sparse[t]:.3f})"
+            for t in auto
+            if auto[t] > (1 + ALIKE) * sparse[t]
+        ]
+        if all(abs(auto[t] / sparse[t] - 1) <= ALIKE for t in auto):
+            stays.append(f"{row['graph']}, of {row['nodes']:,} nodes")
+    words = [f"It does so too early at {listed(early)}.\n"] if early else []
+    words += [f"On {listed(stays)}, it stays with the recurrence.\n"] if stays else []
+    return "".join(words)

@@ -39,6 +39,7 @@ class Laplacian:
     Attributes:
         null_vector: ``(n,)`` float64 ``sqrt(d / volume)``, of norm one on every component: the null
             space of ``I - S``.
+        longest_row: The largest number of entries in a row of ``S``.
         stationary: ``(n,)`` ``d / volume``: where a random walk on the component ends up.
         sqrt_stationary: ``(n, 1)`` its square root: the null vector, rounded.
 
@@ -85,6 +86,7 @@ class Laplacian:
         crow = torch.zeros(n + 1, dtype=torch.int64, device=row.device)
         torch.cumsum(torch.bincount(row, minlength=n), 0, out=crow[1:])
         self.num_nodes = n
+        self.longest_row = int(crow.diff().max()) if n else 0
         self._crow, self._col = crow.to(index), col.to(index)
         self._weight = weight
         self._degree = degree

@@ -28,7 +28,14 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import in_place, kernel_entries, on_tensor_cores, storage, too_fine
+from bunn.diffusion.dense import (
+    in_place,
+    kernel_degree,
+    kernel_entries,
+    on_tensor_cores,
+    storage,
+    too_fine,
+)
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
@@ -94,7 +101,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
     fine = too_fine(x.dtype, lap, options.tol)
     if not isinstance(time.value, Tensor) and time.constant and not fine:
-        costs["dense"] = _dense_cost(x, lap, time.value, degree, machine)
+        costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
     return min(costs, key=lambda name: costs[name])
 
 
@@ -141,7 +148,8 @@ def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
     return cost + machine.stack * stacks + machine.move * lap.num_nodes * columns
 
 
-def _dense_cost(x: Tensor, lap: Laplacian, time: float, degree: int, machine: Machine) -> float:
+def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Machine) -> float:
+    degree = kernel_degree(lap, time, tol, x.dtype)
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     entries = lap.blocks.filled_area if in_place(lap) else lap.blocks.area
     if not formed and entries > kernel_entries(lap):

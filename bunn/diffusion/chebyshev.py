@@ -79,9 +79,7 @@ def _host_coefficients(time: float, degree: int) -> tuple[float, ...]:
     return tuple(chebyshev_coefficients(times, degree)[:, 0].tolist())
 
 
-def coefficients_for(
-    time: float | Tensor, degree: int, x: Tensor, sums: torch.dtype = torch.float32
-) -> tuple[float, ...] | Tensor:
+def coefficients_for(time: float | Tensor, degree: int, x: Tensor) -> tuple[float, ...] | Tensor:
     """The coefficients as a kernel reads them: numbers, which it rounds to float32, or
     ``(K + 1, c)``.
 
@@ -89,13 +87,13 @@ def coefficients_for(
         time: One time, or a tensor of one or ``c`` of them.
         degree: The degree ``K``.
         x: ``(n, c)`` the features.
-        sums: The type of sums; in float64, numbers would be rounded too soon. (default: float32)
     """
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(time, Tensor):
-        if sums == torch.float32:
+        if dtype == torch.float32:
             return _host_coefficients(time, degree)
-        time = torch.full((1,), time, dtype=sums, device=x.device)
-    return chebyshev_coefficients(time, degree).to(sums).expand(-1, x.size(1)).contiguous()
+        time = torch.full((1,), time, dtype=dtype, device=x.device)
+    return chebyshev_coefficients(time, degree).to(dtype).expand(-1, x.size(1)).contiguous()
 
 
 def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor:

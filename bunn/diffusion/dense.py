@@ -4,7 +4,8 @@ The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time i
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
 dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`. On a GPU the products
 are those of :mod:`bunn.diffusion.products`, on its tensor cores, to the digits of the features;
-small components are multiplied where they lie (:mod:`bunn.diffusion.blockwise`).
+small components are multiplied where they lie (:mod:`bunn.diffusion.blockwise`). Elsewhere they are
+formed in float64: in float32 a sum over ``s`` nodes could be off by ``s / 4`` roundings.
 """
 
 from __future__ import annotations
@@ -92,12 +93,24 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
     """The type in which a kernel for features of some type is kept."""
-    return dtype if dtype.itemsize == 2 and on_tensor_cores(lap) else lap.dtype
+    if not on_tensor_cores(lap):
+        return torch.float64
+    return dtype if dtype.itemsize == 2 else lap.dtype
+
+
+def kernel_degree(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> int:
+    """The degree of the polynomial that a kernel is.
+
+    Of ``tol``, what tensor cores lose in sums of float32 is left to them.
+    """
+    lossy = storage(lap, dtype) == torch.float32
+    return chebyshev_degree(time, max(tol - FINEST / 2, tol / 2) if lossy else tol)
 
 
 def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kernel:
     """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size or all in one; cached."""
-    kernels, key = lap.kernels, (time, chebyshev_degree(time, tol), storage(lap, dtype))
+    kernels = lap.kernels
+    key = (time, kernel_degree(lap, time, tol, dtype), storage(lap, dtype))
     if key in kernels:
         kernels.move_to_end(key)
     else:
@@ -115,7 +128,8 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kerne
     blocks, polynomial = lap.blocks, Polynomial("chebyshev", degree, 0.0, time)
     local = blocks.local.unsqueeze(1)
     operator = lap.matching(local.double()).operator  # formed once: as exact as can be
-    stacks = [local.new_empty(m, s, s, dtype=lap.dtype) for m, s in blocks.shapes]
+    wide = lap.dtype if on_tensor_cores(lap) else dtype
+    stacks = [local.new_empty(m, s, s, dtype=wide) for m, s in blocks.shapes]
     width = max(1, FORMED_ENTRIES // max(1, lap.num_nodes))
     for first in range(0, blocks.largest, width):
         nodes = torch.arange(first, min(first + width, blocks.largest), device=lap.device)

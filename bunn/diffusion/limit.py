@@ -40,13 +40,18 @@ def component_mean(x: Tensor, lap: Laplacian) -> Tensor:
 
 
 def null_part(z: Tensor, lap: Laplacian) -> Tensor:
-    """:func:`component_mean` in the precision of ``lap``: ``(n, c)``, or ``(1, c)`` for all."""
+    """:func:`component_mean` in the precision of ``lap``: ``(n, c)``, or ``(1, c)`` for all.
+
+    Sums over a component are formed in float64: where features are alike, each of their ``n`` terms
+    would be rounded the same way in float32, and the sum be off by up to ``n / 4`` roundings.
+    """
     gather, spread = lap.stationary, None
     if lap.normalization == "sym":
         gather, spread = lap.sqrt_stationary.squeeze(1), lap.sqrt_stationary
+    gather, wide = gather.double(), z.double()
     if lap.num_components == 1:
-        y = (gather @ z).unsqueeze(0)
+        y = (gather @ wide).unsqueeze(0)
     else:
-        sums = z.new_zeros(lap.num_components, z.size(1))
-        y = sums.index_add(0, lap.components, gather.unsqueeze(1) * z)[lap.components]
-    return y if spread is None else spread * y
+        sums = wide.new_zeros(lap.num_components, z.size(1))
+        y = sums.index_add(0, lap.components, gather.unsqueeze(1) * wide)[lap.components]
+    return (y if spread is None else spread * y).to(z.dtype)

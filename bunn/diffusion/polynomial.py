@@ -67,10 +67,6 @@ PANEL_BYTES = 2**21
 #: How much of ``tol`` may be left to the rounding of the operator in float32.
 ROUNDING_SHARE = 0.75
 
-#: What it costs to keep terms of the recurrence in float32, to a degree, in its precision: about
-#: twice what ``benchmarks/rounding.py`` finds at degrees from 33 to 1,041.
-ROUNDING_OF_TERMS = 0.05
-
 #: The degree is found from the times themselves, to meet ``tol``.
 FROM_TIME = -1
 
@@ -111,7 +107,7 @@ def _sum(
     operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
     if kernels.serve(x, value):
         t = time if times is None else times
-        table = _table(x, t, Polynomial(recurrence, degree, tol, time), value.dtype)
+        table = _table(x, t, Polynomial(recurrence, degree, tol, time))
         if table is not None:
             return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     s = csr_matrix(crow, col, value)
@@ -126,15 +122,15 @@ def _sum(
 
 
 def _table(
-    x: Tensor, time: float | Tensor, polynomial: Polynomial, sums: torch.dtype
+    x: Tensor, time: float | Tensor, polynomial: Polynomial
 ) -> Sequence[float] | Sequence[kernels.Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
     recurrence, degree, tol, _ = polynomial
     if recurrence == "chebyshev":
         known = _degree_for(time, tol, recurrence) if degree == FROM_TIME else degree
-        table = coefficients_for(time, known, x, sums) if known > 0 else None
+        table = coefficients_for(time, known, x) if known > 0 else None
     elif recurrence == "taylor" and degree > 0 and not isinstance(time, Tensor):
-        table = taylor_coefficients(time, degree) if sums != torch.float64 else None
+        table = taylor_coefficients(time, degree) if x.dtype != torch.float64 else None
     else:
         table = None
     # Roots are found on the host, in float64.
@@ -310,26 +306,23 @@ def polynomial_heat(
 ) -> Tensor:
     """:func:`heat` at a :class:`Time`, of the degree that ``options`` ask for.
 
-    Rounding the entries of ``S`` moves its eigenvalues by up to half the precision ``eps``, and a
-    heat kernel by ``t * eps / 2``. That much of ``tol`` is left to it, up to three quarters of it;
+    A product that is off by some share of the features, by :func:`product_error`, moves a heat
+    kernel by ``t`` times that. That much of ``tol`` is left to it, up to three quarters of it;
     where it could take more, the null space, which feels it most, is treated apart, exactly, and
     where it could take all, the recurrence runs in float64. (Uniformization does so at a half: a
-    subtraction would cost it what it is for.) Where there are kernels, its terms are kept in
-    float32 all the same, if ``tol`` allows: it is the operator that has to be exact.
+    subtraction would cost it what it is for.) Terms, too: rounded to float32, those of features
+    that hardly change would add up to as much, all rounded the same way.
     """
     degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
     if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
-        rounding = time.upper * torch.finfo(lap.dtype).eps / 2
+        rounding = time.upper * product_error(x, lap)
         apart = recurrence == "chebyshev"
         if lap.dtype != torch.float64:
             if rounding > (tol if apart else tol / 2):
-                exact = lap.matching(x[:, :0].double())
-                if time.fixed and apart and kernels.serve(x, exact.operator.value):
-                    rest = replace(options, tol=0.75 * tol)
-                    terms = chebyshev_degree(time.upper, rest.tol) * torch.finfo(x.dtype).eps
-                    if ROUNDING_OF_TERMS * terms <= tol - rest.tol:
-                        return polynomial_heat(x, exact, time, recurrence, rest)
-                return polynomial_heat(x.double(), exact, time, recurrence, options).to(x.dtype)
+                wide, eps = x.double(), torch.finfo(x.dtype).eps
+                rest = replace(options, tol=max(tol - eps / 2, tol / 2))  # the result is rounded
+                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, rest)
+                return heated.to(x.dtype)
             apart = apart and rounding > ROUNDING_SHARE * tol
             tol = tol / 2 if apart else tol - rounding
         else:
@@ -338,6 +331,17 @@ def polynomial_heat(
             even = null_part(x.to(lap.dtype), lap)
             return (even + _recurrence(x - even, lap, time, recurrence, degree, tol)).to(x.dtype)
     return _recurrence(x, lap, time, recurrence, degree, tol)
+
+
+def product_error(x: Tensor, lap: Laplacian) -> float:
+    """What a product with ``S`` may be off by, relative to the features, in the 2-norm.
+
+    Its entries are rounded, by half the precision ``eps`` at most. Our kernels sum as exactly;
+    torch adds up one term after the other, and where terms are alike each is rounded the same way,
+    so that a row of ``m`` is off by up to ``m / 4`` roundings.
+    """
+    alike = 0 if kernels.serve(x, lap.operator.value) else lap.longest_row
+    return (1 + alike / 4) * torch.finfo(lap.dtype).eps / 2
 
 
 def _recurrence(

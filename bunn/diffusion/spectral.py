@@ -7,7 +7,9 @@ with eigenpairs of :math:`I - S` (the paper's :math:`\phi\phi^\top`, without the
 for the symmetric Laplacian). With all eigenpairs it is exact; with the lowest :math:`k` it is off
 by :math:`e^{-t\lambda_{k+1}}`, which is checked. All eigenvectors of all components are two batched
 products, on a GPU by its tensor cores (:mod:`bunn.diffusion.products`), or two passes over small
-components where they lie (:mod:`bunn.diffusion.blockwise`).
+components where they lie (:mod:`bunn.diffusion.blockwise`). Elsewhere, and where ``tol`` asks for
+more than tensor cores give, products are formed in float64: in float32 a sum over ``n`` nodes could
+be off by ``n / 4`` roundings.
 """
 
 from __future__ import annotations
@@ -45,8 +47,7 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
         fine = too_fine(x.dtype, lap, options.tol)
         y = _all_blocks(z, lap, time, storage(lap, x.dtype), fine)
     else:
-        values, vectors = _eigenpairs(lap, time, options)
-        y = vectors @ (decay_factors(values, time.value) * (vectors.T @ z))
+        y = _decayed(*_eigenpairs(lap, time, options), time, z)
     return (y if root is None else y / root).to(x.dtype)
 
 
@@ -57,14 +58,15 @@ def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype, fine:
         return blocks.join(
             [_heated(basis, decay_factors(at, time.value), f) for basis, at, f in parts]
         )
-    spectrum = lap.block_spectrum()
-    stacks = [
-        vectors @ (decay_factors(values, time.value) * (vectors.mT @ stack))
-        for values, vectors, stack in zip(
-            spectrum.values, spectrum.vectors, lap.blocks.split(z), strict=True
-        )
-    ]
-    return lap.blocks.join(stacks)
+    spectrum = zip(*lap.block_spectrum(), strict=True)
+    stacks = zip(spectrum, lap.blocks.split(z), strict=True)
+    return lap.blocks.join([_decayed(*pairs, time, stack) for pairs, stack in stacks])
+
+
+def _decayed(values: Tensor, vectors: Tensor, time: Time, z: Tensor) -> Tensor:
+    """``Phi exp(-t Lambda) Phi^T z``, in float64."""
+    wide = vectors.double()
+    return wide @ (decay_factors(values.double(), time.value) * (wide.mT @ z.double()))
 
 
 def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:

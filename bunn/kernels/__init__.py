@@ -2,7 +2,7 @@
 the maps of planes and attention along edges, for CUDA devices.
 
 They are there where Triton is, which comes with the CUDA builds of torch; everything else goes the
-way that torch offers. Sums are formed in float32, or in float64 where the operator is.
+way that torch offers. Sums have float32, or float64 for features in float64.
 
 ``BUNN_KERNELS=0`` (or ``false``, ``no``, ``off``) in the environment switches them off, to compare
 or to find a fault.
@@ -187,7 +187,7 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
 
 def serve(x: Tensor, value: Tensor) -> bool:
     """Whether there is a kernel for features ``x`` and an operator with entries ``value``."""
-    wide = value.dtype == torch.float64 and x.dtype in (torch.float32, torch.float64)
+    wide = x.dtype == value.dtype == torch.float64
     known = wide or (x.dtype in DTYPES and value.dtype == torch.float32)
     return x.is_cuda and known and value.numel() < MOST_ENTRIES and wanted()
 
@@ -326,8 +326,6 @@ def heat(
 ) -> Tensor:
     """``after * p(S) (before * x)`` for a polynomial of degree 1 or more.
 
-    Terms are kept in the type of ``x``, but for one of 16 bits beyond :data:`NARROW_DEGREE`.
-
     Args:
         x: ``(n, c)`` contiguous features.
         rows: The graph.
@@ -344,8 +342,7 @@ def heat(
     degree = len(polynomial) - 1
     if factors is not None:
         degree = sum(len(factor.steps) for factor in factors)
-    narrow = x.dtype.itemsize > 2 or degree <= NARROW_DEGREE
-    storage = x.dtype if narrow else rows.value.dtype
+    storage = x.dtype if degree <= NARROW_DEGREE else rows.value.dtype
     frame = Frame.of(x, rows, before, after, storage)
     if factors is not None:
         return factored_heat(frame, factors)

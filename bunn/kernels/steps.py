@@ -1,7 +1,8 @@
 """What runs on the device: what :mod:`bunn.kernels.walk` and :mod:`bunn.kernels.planes` launch.
 
 Names in capitals are known when a kernel is compiled; an argument whose flag is off is not there.
-Sums are formed in the type of the entries of ``S``.
+Sums have the type of the entries of ``S``. Those of features in float32 are formed in float64:
+where neighbours are alike, every term of a long sum would be rounded the same way.
 """
 
 import triton
@@ -31,14 +32,16 @@ def gather_one(
     BETA: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """The sum of ``S_vu beta_u x_u`` over entries ``first`` to ``last``: ``(1, WIDTH)``."""
-    total = tl.zeros((WIDTH,), value.dtype.element_ty)
+    narrow: tl.constexpr = value.dtype.element_ty
+    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float32 else narrow
+    total = tl.zeros((WIDTH,), wide)
     for start in range(first, last, AT_ONCE):
         at = start + tl.arange(0, AT_ONCE)
         there = at < last
         neighbour, weight = entry_of(col, value, beta, at, there, BETA)
-        rows = features_of(x, neighbour, there, columns, inside, stride).to(total.dtype)
-        total += tl.sum(weight[:, None] * rows, axis=0)
-    return total[None, :]
+        rows = features_of(x, neighbour, there, columns, inside, stride).to(wide)
+        total += tl.sum(weight.to(wide)[:, None] * rows, axis=0)
+    return total.to(narrow)[None, :]
 
 
 @triton.jit
@@ -47,7 +50,9 @@ def gather_side_by_side(
     BETA: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums of ``ROWS`` rows, three or four entries of each at once: ``(ROWS, WIDTH)``."""
-    total = tl.zeros((ROWS, WIDTH), value.dtype.element_ty)
+    narrow: tl.constexpr = value.dtype.element_ty
+    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float32 else narrow
+    total = tl.zeros((ROWS, WIDTH), wide)
     for start in range(0, tl.max(last - first, 0), EACH):
         at = first + start
         there_0, there_1, there_2 = at < last, at + 1 < last, at + 2 < last
@@ -57,16 +62,21 @@ def gather_side_by_side(
         if EACH == 4:
             there_3 = at + 3 < last
             u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
-        x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(total.dtype)
-        x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(total.dtype)
-        x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(total.dtype)
+        x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(narrow)
+        x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(narrow)
+        x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(narrow)
         if EACH == 4:
-            x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(total.dtype)
-        total += w_0[:, None] * x_0 + w_1[:, None] * x_1
-        total += w_2[:, None] * x_2
+            x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(narrow)
+        some = w_0[:, None] * x_0 + w_1[:, None] * x_1
+        more = w_2[:, None] * x_2
         if EACH == 4:
-            total += w_3[:, None] * x_3
-    return total
+            more += w_3[:, None] * x_3
+        if wide == narrow:
+            total += some
+            total += more
+        else:
+            total += (some + more).to(wide)
+    return total.to(narrow)
 
 
 @triton.jit
@@ -181,16 +191,18 @@ def add_segments(
     row = tl.load(segments + 4 * program + tl.arange(0, 1))
     count = tl.load(segments + 4 * program + 3)
     if count > 0:
-        total = tl.zeros((WIDTH,), partial.dtype.element_ty)
+        narrow: tl.constexpr = partial.dtype.element_ty
+        wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float32 else narrow
+        total = tl.zeros((WIDTH,), wide)
         for start in range(0, count, AT_ONCE):
             segment = start + tl.arange(0, AT_ONCE)
             where = (program + segment).to(tl.int64)[:, None] * width + columns[None, :]
             mask = (segment < count)[:, None] & inside[None, :]
-            total += tl.sum(tl.load(partial + where, mask=mask, other=0.0), axis=0)
+            total += tl.sum(tl.load(partial + where, mask=mask, other=0.0).to(wide), axis=0)
         finish(
-            total[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta, alpha,
-            columns, inside, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, BETA, GAMMA,
-            DELTA, PER_COLUMN,
+            total.to(narrow)[None, :], row, row >= 0, x, p, y, r, out, a, b, c, beta, gamma, delta,
+            alpha, columns, inside, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, BETA,
+            GAMMA, DELTA, PER_COLUMN,
         )  # fmt: skip
 
 

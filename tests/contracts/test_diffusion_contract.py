@@ -84,6 +84,33 @@ def test_constants_stay_where_they_are(options, graph):
         )
 
 
+def star(leaves: int) -> torch.Tensor:
+    ends = torch.stack((torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)))
+    return torch.cat((ends, ends.flip(0)), dim=1)
+
+
+@pytest.mark.parametrize(
+    "edge_index",
+    [star(1500), (1 - torch.eye(600)).nonzero().T, star(11)],
+    ids=["hub", "complete", "few"],
+)
+@pytest.mark.parametrize("method", [*EXACT, "limit"])
+def test_sums_of_float32_do_not_add_up_their_roundings(method, edge_index):
+    """Of features that are alike every term is rounded the same way: by torch, a sum of ``m`` is
+    off by ``m / 4`` roundings."""
+    lap, exact = Laplacian(edge_index), Laplacian(edge_index).to(torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    levels = 0.5 + torch.rand(16, generator=generator)
+    x = torch.cat((levels.expand(lap.num_nodes, 16), torch.rand(lap.num_nodes, 16)), dim=1)
+    x[: lap.num_nodes // 2, 8:16] = 0.0
+    for time in (math.inf,) if method == "limit" else (1.0, 30.0, 160.0):
+        reference = diffuse(x.double(), exact, time, tol=1e-12)
+        y = diffuse(x, lap, time, method=method, tol=1e-5)
+        for column in range(x.size(1)):
+            apart = [part[:, column : column + 1].double() for part in (y, reference, x)]
+            assert relative_error(*apart, exact) <= 1e-5, (time, column)
+
+
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("graph", ZOO)
 @pytest.mark.parametrize("method", EXACT)

@@ -18,9 +18,8 @@ from bunn.kernels import bits, heads, squares, steps
 from bunn.kernels.grouped import NARROW, WIDE
 
 TARGET = GPUTarget("cuda", 90, 32)
-#: What has the type of sums.
-SUMMED = ("r", "partial", "value", "beta", "gamma", "delta")
 TYPES = {
+    **dict.fromkeys(("r", "partial", "value", "beta", "gamma", "delta"), "*fp32"),
     "left": "*fp32",
     **dict.fromkeys(("crow", "col", "segments", "chunks", "pieces"), "*i32"),
     **dict.fromkeys(("num_rows", "num_segments", "width", "x_stride", "out_stride"), "i32"),
@@ -42,16 +41,15 @@ FLAGS = (
 )
 
 
-def show(kernel, on: str, dtype: str, warps: int = 1, sums: str = "fp32", **constants: int) -> None:
-    """Compiles a kernel for features and sums of a type, with the flags that ``on`` lists."""
+def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
+    """Compiles a kernel for features of a type, with the flags that are listed in ``on``."""
     names, flags = kernel.arg_names, on.split()
     fixed = {flag: flag in flags for flag in FLAGS if flag in names} | constants
     absent = [a for a, flag in OWNERS.items() if a in names and flag in fixed and not fixed[flag]]
     fixed |= dict.fromkeys(absent)
     types = TYPES | dict.fromkeys(FEATURES, f"*{dtype}")
-    types |= dict.fromkeys(SUMMED, f"*{sums}")
     if "PER_COLUMN" in flags:
-        types |= dict.fromkeys("abc", f"*{sums}")
+        types |= dict.fromkeys("abc", "*fp32")
     sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride")
     aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
@@ -61,7 +59,7 @@ def show(kernel, on: str, dtype: str, warps: int = 1, sums: str = "fp32", **cons
         {(names.index(a),): [["tt.divisibility", 16]] for a in aligned if a not in fixed},
     )
     found = compile(source, target=TARGET, options={"num_warps": warps}).asm
-    name = f"{kernel.__name__} {dtype} {sums} {on} {constants}"
+    name = f"{kernel.__name__} {dtype} {on} {constants}"
     print(json.dumps({"name": name, "ptx": found["ptx"], "stack": stack(found["cubin"])}))
 
 
@@ -89,9 +87,6 @@ def main() -> None:
             narrow = {"ROWS": 16, "EACH": 3, "AT_ONCE": 16, "WIDTH": 64}
             show(steps.walk_rows, "OUT C", dtype, LONG=256, **narrow)
         show(steps.add_segments, "P MINUS Y R OUT B C BETA GAMMA DELTA", dtype, **tile)
-    exact = {"LONG": 256, "ROWS": 4, "EACH": 3, "AT_ONCE": 16, "WIDTH": 64}
-    for on in ("Y", "P MINUS Y", "P MINUS Y R OUT B PER_COLUMN", "P MINUS R OUT C PER_COLUMN"):
-        show(steps.walk_rows, on, "fp32", sums="fp64", **exact)
     tile = {"ROWS": 64, "CHUNK": 32, "WIDTH": 128, "STAGES": 7}
     for dtype in ("bf16", "fp16"):
         for on in ("OUT GAMMA CUT", "P MINUS Y R OUT B CUT", "P OUT B C CUT"):

@@ -129,6 +129,24 @@ def test_blocks_of_rows(width, dtype):
             assert float(error.detach()) <= 2 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("method", ["chebyshev", "dense", "auto"])
+@pytest.mark.parametrize("time", [1.0, 30.0, 160.0, 1000.0])
+def test_hubs_meet_tol(time, method):
+    """Of features that are alike every term of a long sum is rounded the same way."""
+    leaves, tol = 20_000, 1e-5
+    ends = torch.stack((torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)))
+    few = torch.stack((torch.zeros(300, dtype=torch.long), torch.arange(1, 301))) + leaves + 1
+    ends = torch.cat((ends, few, torch.tensor([[0], [leaves + 1]])), dim=1)
+    lap = Laplacian(torch.cat((ends, ends.flip(0)), 1)).to("cuda", torch.float32)
+    x = torch.cat((0.5 + torch.rand(16), torch.zeros(16))).expand(lap.num_nodes, 32).clone().cuda()
+    x[:, 16:] = torch.rand(lap.num_nodes, 16, device="cuda")
+    exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
+    apart = diffuse(x, lap, time, tol=tol, method=method).double() - exact
+    weight = lap.degree.double().unsqueeze(1)
+    error = (weight * apart.square()).sum(0) / (weight * x.double().square()).sum(0)
+    assert float(error.max().sqrt()) <= tol
+
+
 @pytest.mark.parametrize("smooth", [True, False])
 def test_large_dense_products_meet_tol(smooth):
     """Sums over 24,000 nodes: tensor cores cut off what others round."""
@@ -137,9 +155,11 @@ def test_large_dense_products_meet_tol(smooth):
     ends = ends[:, ends[0] != ends[1]]
     edge_index = torch.cat((ends, ends.flip(0)), 1).unique(dim=1)
     lap = Laplacian(edge_index, num_nodes=n).to("cuda", torch.float32)
-    x = torch.ones(n, 16, device="cuda") if smooth else torch.randn(n, 16, device="cuda")
+    x = torch.randn(n, 16, device="cuda")
+    if smooth:  # 1.01 is no number of 16 bits
+        x = torch.full_like(x, 1.01)
     weight = lap.degree.double().unsqueeze(1)  # of the norm in which errors are measured
-    for time in (0.1, 1.0, 10.0):
+    for time in (0.1, 1.0, 2.0, 10.0, 100.0):  # at 2 and 100 the polynomial takes most of tol
         exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
         apart = diffuse(x, lap, time, tol=tol, method="dense").double() - exact
         error = (weight * apart.square()).sum(0).sqrt()

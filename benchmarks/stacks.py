@@ -1,0 +1,142 @@
+"""The part of the page on speed that is about a stack of layers, BuNN's and others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.report import table
+from benchmarks.words import how, listed, number, span
+
+#: Forms of the table of layers: what a user writes, then the fastest there is of each.
+FORMS = (
+    *("SAGE, eager", "GAT, eager", "GT, eager", "NSD, eager", "BuNN, eager", "BuNN, captured"),
+    *("SAGE, compiled captured", "SAGE, sparse", "SAGE, kernel compiled captured"),
+)
+#: Rivals as PyG offers them.
+RIVALS = ("SAGE", "GAT", "GT")
+#: The share of the time of an eager GraphSAGE that a captured BuNN may take.
+TARGET = 0.6
+
+LOG = """\
+In TF32 heat costs most: its six products to and fro gather features of float32, whatever the
+precision of the dense products, and GraphSAGE gathers once. With the recurrence of Chebyshev a step
+took 6 to 14 % longer on the last three graphs. On minesweeper an eager GraphSAGE waits for the
+host.
+
+Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
+and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
+would turn it again. Desync as part of the last write would save one pass: steps without any desync
+(`benchmarks/gpu_desync.py`) are 1.5 to 2.2 % faster where heat is sparse and 0.5 % where it is
+a dense product, which is more than a fused one could save, for programs that would have to
+gather both halves of a row at once. In the full models an update comes before desync.
+
+Not good: *eager*. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on any of these graphs,
+which is the time of the host: hundreds of launches, on a host that is slow with them, as the 5 to 7
+ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
+`torch.cuda.graph` does.
+"""
+
+
+def section(result: dict[str, Any]) -> str:
+    """All of it."""
+    rows, ratios, kinds, memory = [], [], [], []
+    for row in result["rows"]:
+        taken, name = row["milliseconds"], [row["graph"], row["precision"]]
+        rows.append(name + [number(taken.get(form), ".2f") for form in FORMS])
+        over = [_over(row, ("SAGE, eager",)), *(_over(row, _forms(row, of)) for of in RIVALS)]
+        ratios.append(name + [number(ratio, ".2f") for ratio in over])
+        if row["kinds"]:
+            kinds.append(name + [f"{ms:.2f}" for ms in row["kinds"].values()])
+        peaks = [row["peak_bytes"].get(form) for form in ("SAGE, eager", "BuNN, eager")]
+        if None not in peaks:
+            memory.append(name + [f"{peak / 1e6:,.0f}" for peak in peaks])
+            memory[-1].append(f"{peaks[1] / peaks[0]:.2f}")
+    head = next((list(row["kinds"]) for row in result["rows"] if row["kinds"]), [])
+    return (
+        f"## A stack of layers\n\n{how(result)}. Five layers, 512 wide, one bundle of planes, an "
+        "MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is one CUDA "
+        "graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, *kernel* "
+        "our mean of neighbours in PyG's layer.\n\n"
+        + table(["graph", "precision", *FORMS], rows)
+        + _failures(result["rows"])
+        + "\nThe time of a captured BuNN over that of others: GraphSAGE as it is written, and the "
+        "fastest form that PyG and torch offer of each.\n\n"
+        + table(
+            ["graph", "precision", "eager SAGE", *(f"fastest {model}" for model in RIVALS)], ratios
+        )
+        + f"\n{_against_targets(result['rows'])}\n{LOG}\n"
+        + "Where the time of a captured BuNN goes, by the kinds of kernels:\n\n"
+        + table(["graph", "precision", *head], kinds)
+        + "\n### Memory\n\n"
+        "What a step of the same holds at its peak beyond parameters, optimiser and input, in MB, "
+        "and the ratio, both eager; the target was 1.3. What a graph keeps is not in it: where "
+        "heat is a dense product, two bytes for each pair of nodes in bf16 and four in TF32, 0.28 "
+        "and 0.55 GB on tolokers.\n\n"
+        + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
+    )
+
+
+def _forms(row: dict[str, Any], model: str, kernel: bool = False) -> list[str]:
+    """Those of a model that have a time: PyG's, or those with our kernel in them."""
+    names = (form for form in row["milliseconds"] if form.startswith(f"{model}, "))
+    return [form for form in names if ("kernel" in form) == kernel]
+
+
+def _over(row: dict[str, Any], forms: Iterable[str]) -> float | None:
+    """The time of a captured BuNN over that of the fastest of some forms, if both have one."""
+    taken = row["milliseconds"]
+    ours = taken.get("BuNN, captured")
+    theirs = min((taken[form] for form in forms if form in taken), default=None)
+    return None if ours is None or theirs is None else float(ours / theirs)
+
+
+def _failures(rows: list[dict[str, Any]]) -> str:
+    """Which forms have no time, and why; nothing if all have."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for form, reason in row.get("failed", {}).items():
+            # The first sentence; what follows "CUDA out of memory" are numbers of the allocator.
+            key = (form, reason.partition(". ")[0].rstrip(".:"))
+            where.setdefault(key, []).append(f"{row['graph']} in {row['precision']}")
+    if not where:
+        return ""
+    found = (f'{form} on {listed(places)} ("{reason}")' for (form, reason), places in where.items())
+    return f"\nForms that failed and have no time: {'; '.join(found)}.\n"
+
+
+def _against_targets(rows: list[dict[str, Any]]) -> str:
+    """Where a captured BuNN is as fast as it was to be."""
+    pairs = [(row, ratio) for row in rows if (ratio := _over(row, ("SAGE, eager",))) is not None]
+    met = [ratio for _, ratio in pairs if ratio <= TARGET]
+    missed = [(row, ratio) for row, ratio in pairs if ratio > TARGET]
+    text = (
+        f"Against the targets: a captured BuNN was to take at most {TARGET:g} of the time of the "
+        f"GraphSAGE that people write, and does so in {len(met)} of {len(pairs)} rows"
+    )
+    text += f", {span(met, '.2f')}." if met else "."
+    if missed:
+        where = listed(f"{row['graph']} in {row['precision']}" for row, _ in missed)
+        shares = [
+            100 * row["kinds"]["sparse products"] / sum(row["kinds"].values()) for row, _ in missed
+        ]
+        text += (
+            f" On {where} it takes {span((ratio for _, ratio in missed), '.2f')}, of which sparse "
+            f"products are {span(shares, '.0f')} %."
+        )
+    others = {
+        "GAT": ("GAT", False),
+        "GT": ("GT", False),
+        "GraphSAGE": ("SAGE", False),
+        "a GraphSAGE whose mean is taken by the kernel of this package": ("SAGE", True),
+    }
+    spans = []
+    for words, (model, kernel) in others.items():
+        ratios = [_over(row, _forms(row, model, kernel)) for row in rows]
+        there = [ratio for ratio in ratios if ratio is not None]
+        spans += [f"{span(there, '.2f')} for {words}"] if there else []
+    text += f" Its time over that of the fastest form: {'; '.join(spans)}." if spans else ""
+    tried = {form for row in rows for form in (*row["milliseconds"], *row.get("failed", {}))}
+    wanted = (f"{model}, {way}" for model in RIVALS for way in ("sparse", "captured"))
+    untried = [form for form in wanted if form not in tried]
+    return text + (f" Not run yet: {'; '.join(untried)}.\n" if untried else "\n")
