@@ -57,9 +57,12 @@ within a tenth of a second. Learned times, of which the host knows no roots, and
 recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it reads the
 features instead; and its terms are sqrt(t) times as large, so that keeping them in 16 bits loses
 digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
-float32. Features in float64, and times so large that float32 does not suffice, are summed in
-float64 by the same kernels; at these times it is the operator that has to be exact, and terms are
-kept in float32 as long as `tol` allows, which the runs below do not have yet.
+float32. Features in float64, and times so large that float32 does not suffice, go through the same
+kernels in float64, terms and all: where features hardly change, terms that are rounded to float32
+are all rounded the same way, and on two stars that a weak edge joins that adds up like t.
+
+For the same reason the neighbours of a row are added up in float64, where features are float32: on
+a star of m leaves with equal features, a sum in float32 would be off by m / 4 roundings.
 
 Rotations and reflections of planes are one pass over the features, their gradients another, with
 the sines and cosines of the angles in registers.
@@ -71,10 +74,10 @@ the backward pass instead of being stored, and GELU takes one exponential.
 
 In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
 the features are each a sum of two float16 numbers, 22 bits together. Tensor cores cut off what does
-not fit into a sum, instead of rounding it: 1.2e-5 on like-amazon-ratings at t = 1, measured, more
-than `tol`. Since then 2,048 terms are added up there and the rest in float32, which the runs below
-do not have yet; below a `tol` of 8e-6 the sparse kernel is taken. For features of 16 bits the
-kernel is kept in their type, and one product does. Eigenvectors are multiplied in the same way.
+not fit into a sum, instead of rounding it: on like-amazon-ratings at t = 1 that was 1.2e-5, more
+than `tol`. So 2,048 terms are added up there and the rest in float32, and of `tol` 4e-6 is left to
+it; below a `tol` of 8e-6 the sparse kernel is taken. For features of 16 bits the kernel is kept in
+their type, and one product does. Eigenvectors are multiplied in the same way.
 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
 """
