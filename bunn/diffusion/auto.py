@@ -34,7 +34,6 @@ from bunn.diffusion.dense import (
     kernel_entries,
     on_tensor_cores,
     storage,
-    too_fine,
 )
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
@@ -74,10 +73,10 @@ class Machine(NamedTuple):
 
 
 #: One where torch multiplies.
-PLAIN = Machine(fields=4.0, dense=0.25, step=2e5, stack=2e5, move=0.0, reuse=8)
+PLAIN = Machine(fields=4.0, dense=0.5, step=2e5, stack=2e5, move=0.0, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
-TENSOR_CORES = Machine(fields=2.0, dense=0.02, step=2e6, stack=6e7, move=80.0, reuse=1000)
-#: The same for features of 16 bits, which are multiplied once and not three times.
+TENSOR_CORES = Machine(fields=2.0, dense=0.08, step=2e6, stack=6e7, move=80.0, reuse=1000)
+#: The same for features of 16 bits, which are not multiplied in float64.
 TENSOR_CORES_16 = TENSOR_CORES._replace(dense=0.0105, stack=1.5e7, move=30.0)
 #: Both for components that are multiplied where they lie, in one launch.
 IN_PLACE = TENSOR_CORES._replace(dense=0.044, stack=2e6, move=6.0)
@@ -99,8 +98,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known:
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
-    fine = too_fine(x.dtype, lap, options.tol)
-    if not isinstance(time.value, Tensor) and time.constant and not fine:
+    if not isinstance(time.value, Tensor) and time.constant:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
     return min(costs, key=lambda name: costs[name])
 
@@ -152,7 +150,7 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Mac
     degree = kernel_degree(lap, time, tol, x.dtype)
     formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
     entries = lap.blocks.filled_area if in_place(lap) else lap.blocks.area
-    if not formed and entries > kernel_entries(lap):
+    if not formed and entries > kernel_entries(lap, x.dtype):
         return math.inf
     cost = _product_cost(x, lap, machine)
     if formed:

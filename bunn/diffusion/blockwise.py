@@ -32,6 +32,17 @@ from bunn.components import ALIGNED, Blocks, round_up
 EVEN = 16
 
 
+def lost_in_sums(size: int) -> float:
+    """What products of float32 with components of so many nodes are off by at most, relative to the
+    sums of magnitudes.
+
+    Tensor cores cut off what does not fit into a sum, term by term: each of 32 may lose a unit in
+    the last place of the largest. The float32 units add these sums up, and may lose half a unit
+    with each.
+    """
+    return (32 + size / 32 / 2) * torch.finfo(torch.float32).eps
+
+
 @dataclass(frozen=True, eq=False)
 class BlockMatrix:
     """A block-diagonal matrix.

@@ -2,10 +2,12 @@
 
 The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time it is paid for once.
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
-dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`. On a GPU the products
-are those of :mod:`bunn.diffusion.products`, on its tensor cores, to the digits of the features;
-small components are multiplied where they lie (:mod:`bunn.diffusion.blockwise`). Elsewhere they are
-formed in float64: in float32 a sum over ``s`` nodes could be off by ``s / 4`` roundings.
+dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`.
+
+Products are formed in float64: in float32 a sum over ``s`` nodes could be off by ``s / 4``
+roundings. On a GPU, those of features of 16 bits are formed by its tensor cores
+(:mod:`bunn.diffusion.products`), and small components are multiplied where they lie
+(:mod:`bunn.diffusion.blockwise`).
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import torch
 from torch import Tensor
 
 from bunn import kernels as device_kernels
-from bunn.diffusion.blockwise import BlockMatrix, block_product
+from bunn.diffusion.blockwise import BlockMatrix, block_product, lost_in_sums
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
-from bunn.diffusion.products import FINEST, SplitMatrix, split_product
+from bunn.diffusion.products import filled_up, narrow_product
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
@@ -32,20 +34,13 @@ KERNEL_ENTRIES = 2**25
 #: Entries of a kernel that are formed at a time.
 FORMED_ENTRIES = 2**27
 
-Stack = Tensor | SplitMatrix
 #: One stack for every size of a component, or one matrix for all.
-Kernel = tuple[Stack, ...] | BlockMatrix
+Kernel = tuple[Tensor, ...] | BlockMatrix
 
 
 def on_tensor_cores(lap: Laplacian) -> bool:
-    """Whether kernels are kept in 16 bits, in one part or in two."""
+    """Whether tensor cores multiply what is kept in 16 bits, and small components."""
     return lap.device.type == "cuda" and lap.dtype == torch.float32 and device_kernels.wanted()
-
-
-def too_fine(dtype: torch.dtype, lap: Laplacian, tol: float) -> bool:
-    """Whether ``tol`` asks for more than large products of tensor cores give in float32."""
-    large = on_tensor_cores(lap) and not in_place(lap)
-    return large and dtype.itemsize > 2 and tol < FINEST
 
 
 def in_place(lap: Laplacian) -> bool:
@@ -61,11 +56,11 @@ def kernel_bytes(lap: Laplacian) -> int:
     return int(KERNEL_SHARE * torch.cuda.get_device_properties(lap.device).total_memory)
 
 
-def kernel_entries(lap: Laplacian) -> int:
-    """Entries of the largest kernel that is formed unasked."""
+def kernel_entries(lap: Laplacian, dtype: torch.dtype) -> int:
+    """Entries of the largest kernel for features of some type that is formed unasked."""
     if not on_tensor_cores(lap):
         return KERNEL_ENTRIES
-    return kernel_bytes(lap) // 4
+    return kernel_bytes(lap) // max(4, storage(lap, dtype).itemsize)
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
@@ -75,10 +70,9 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
     A time that is learned, or known to the device alone, is another one at every step and has no
     kernel worth keeping: then the recurrence that would form the kernel is run on ``x`` itself, as
-    it is where a compiler watches, and where ``tol`` is finer than tensor cores add up.
+    it is where a compiler watches.
     """
-    unkept = not time.fixed or torch.compiler.is_compiling()
-    if unkept or too_fine(x.dtype, lap, options.tol):
+    if not time.fixed or torch.compiler.is_compiling():
         return polynomial_heat(x, lap, time, "chebyshev", options)
     if not isinstance(time.value, Tensor):
         return _apply(kernel(lap, time.value, options.tol, x.dtype), lap, x)
@@ -93,18 +87,19 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
     """The type in which a kernel for features of some type is kept."""
-    if not on_tensor_cores(lap):
-        return torch.float64
-    return dtype if dtype.itemsize == 2 else lap.dtype
+    narrow = dtype.itemsize == 2 and on_tensor_cores(lap)
+    return dtype if narrow or (in_place(lap) and dtype == torch.float32) else torch.float64
 
 
 def kernel_degree(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> int:
     """The degree of the polynomial that a kernel is.
 
-    Of ``tol``, what tensor cores lose in sums of float32 is left to them.
+    Where components are multiplied in float32 where they lie, what that loses in sums is left to
+    it of ``tol``.
     """
-    lossy = storage(lap, dtype) == torch.float32
-    return chebyshev_degree(time, max(tol - FINEST / 2, tol / 2) if lossy else tol)
+    if storage(lap, dtype) == torch.float32:
+        tol = max(tol - lost_in_sums(lap.blocks.largest), tol / 2)
+    return chebyshev_degree(time, tol)
 
 
 def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kernel:
@@ -128,8 +123,7 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kerne
     blocks, polynomial = lap.blocks, Polynomial("chebyshev", degree, 0.0, time)
     local = blocks.local.unsqueeze(1)
     operator = lap.matching(local.double()).operator  # formed once: as exact as can be
-    wide = lap.dtype if on_tensor_cores(lap) else dtype
-    stacks = [local.new_empty(m, s, s, dtype=wide) for m, s in blocks.shapes]
+    stacks = [local.new_empty(m, s, s, dtype=dtype) for m, s in blocks.shapes]
     width = max(1, FORMED_ENTRIES // max(1, lap.num_nodes))
     for first in range(0, blocks.largest, width):
         nodes = torch.arange(first, min(first + width, blocks.largest), device=lap.device)
@@ -137,11 +131,12 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kerne
         for stack, part in zip(stacks, blocks.split(columns), strict=True):
             end = min(stack.size(2), first + width)
             stack[:, :, first:end] = part[:, :, : max(0, end - first)]
+    if in_place(lap) and dtype != torch.float64:
+        return BlockMatrix.of(stacks, blocks, dtype)
     if not on_tensor_cores(lap):
         return tuple(stacks)
-    if in_place(lap):
-        return BlockMatrix.of(stacks, blocks, dtype)
-    return tuple(SplitMatrix.of(stack, dtype) for stack in blocks.merged.fill(stacks))
+    merged = blocks.merged.fill(stacks)
+    return tuple(filled_up(stack) if dtype.itemsize == 2 else stack for stack in merged)
 
 
 def _apply(kernel: Kernel, lap: Laplacian, x: Tensor) -> Tensor:
@@ -152,14 +147,10 @@ def _apply(kernel: Kernel, lap: Laplacian, x: Tensor) -> Tensor:
     return blocks.join(products).to(x.dtype)
 
 
-def _product(stack: Stack, field: Tensor) -> Tensor:
-    if isinstance(stack, SplitMatrix):
-        return split_product(stack, field)
-    return stack @ field.to(stack.dtype)
+def _product(stack: Tensor, field: Tensor) -> Tensor:
+    return narrow_product(stack, field) if stack.dtype.itemsize == 2 else stack @ field.double()
 
 
 def _bytes(kernel: Kernel) -> int:
     stacks = (kernel.entries,) if isinstance(kernel, BlockMatrix) else kernel
-    whole = [stack if isinstance(stack, SplitMatrix) else (stack,) for stack in stacks]
-    parts = [part for parts in whole for part in parts if part is not None]
-    return sum(part.numel() * part.element_size() for part in parts)
+    return sum(stack.numel() * stack.element_size() for stack in stacks)

@@ -6,10 +6,9 @@ r"""Heat from eigenpairs: Algorithm 2 of the paper.
 with eigenpairs of :math:`I - S` (the paper's :math:`\phi\phi^\top`, without the degrees, is right
 for the symmetric Laplacian). With all eigenpairs it is exact; with the lowest :math:`k` it is off
 by :math:`e^{-t\lambda_{k+1}}`, which is checked. All eigenvectors of all components are two batched
-products, on a GPU by its tensor cores (:mod:`bunn.diffusion.products`), or two passes over small
-components where they lie (:mod:`bunn.diffusion.blockwise`). Elsewhere, and where ``tol`` asks for
-more than tensor cores give, products are formed in float64: in float32 a sum over ``n`` nodes could
-be off by ``n / 4`` roundings.
+products, in float64: in float32 a sum over ``n`` nodes could be off by ``n / 4`` roundings. On a
+GPU, tensor cores multiply features of 16 bits (:mod:`bunn.diffusion.products`), and small
+components are two passes where they lie (:mod:`bunn.diffusion.blockwise`).
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.blockwise import Basis, basis_heat, decay_factors
-from bunn.diffusion.dense import in_place, on_tensor_cores, storage, too_fine
+from bunn.diffusion.dense import in_place, storage
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.products import SplitMatrix, split_product
+from bunn.diffusion.products import filled_up, narrow_product
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
@@ -44,15 +43,14 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     root = lap.operator.before
     z = x.to(lap.dtype) if root is None else x.to(lap.dtype) * root
     if whole:
-        fine = too_fine(x.dtype, lap, options.tol)
-        y = _all_blocks(z, lap, time, storage(lap, x.dtype), fine)
+        y = _all_blocks(z, lap, time, storage(lap, x.dtype))
     else:
         y = _decayed(*_eigenpairs(lap, time, options), time, z)
     return (y if root is None else y / root).to(x.dtype)
 
 
-def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype, fine: bool) -> Tensor:
-    if on_tensor_cores(lap) and not fine and not torch.compiler.is_compiling():
+def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Tensor:
+    if dtype.itemsize == 2 and not torch.compiler.is_compiling():
         blocks = lap.blocks.merged
         parts = zip(*_bases(lap, dtype), blocks.split(z.to(dtype)), strict=True)
         return blocks.join(
@@ -69,20 +67,19 @@ def _decayed(values: Tensor, vectors: Tensor, time: Time, z: Tensor) -> Tensor:
     return wide @ (decay_factors(values.double(), time.value) * (wide.mT @ z.double()))
 
 
-def _heated(basis: SplitMatrix, decay: Tensor, stack: Tensor) -> Tensor:
-    """The same by tensor cores, to the digits of the features."""
-    return split_product(basis, (decay * split_product(basis.adjoint, stack)).to(stack.dtype))
+def _heated(basis: Tensor, decay: Tensor, stack: Tensor) -> Tensor:
+    """The same by tensor cores, for features of 16 bits."""
+    return narrow_product(basis, (decay * narrow_product(basis.mT, stack)).to(stack.dtype))
 
 
 @for_keeps()
-def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[SplitMatrix], list[Tensor]]:
-    """The eigenvectors as tensor cores multiply them with features of a type, and the eigenvalues;
-    cached."""
+def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
+    """The eigenvectors in 16 bits, as tensor cores multiply them, and the eigenvalues; cached."""
     if dtype not in lap.eigenpairs.bases:
         spectrum, fill = lap.block_spectrum(), lap.blocks.merged.fill
-        vectors = [SplitMatrix.of(stack, dtype) for stack in fill(spectrum.vectors)]
+        vectors = [filled_up(stack.to(dtype)) for stack in fill(spectrum.vectors)]
         lap.eigenpairs.bases[dtype] = (vectors, fill(spectrum.values))
-    found: tuple[list[SplitMatrix], list[Tensor]] = handed_out(lap.eigenpairs.bases[dtype])
+    found: tuple[list[Tensor], list[Tensor]] = handed_out(lap.eigenpairs.bases[dtype])
     return found
 
 

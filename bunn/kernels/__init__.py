@@ -30,6 +30,9 @@ NARROW_DEGREE = 40
 MOST_ENTRIES = 2**31 - 2**10
 #: Entries of the longest row that is summed in one piece.
 LONG = 256
+#: Entries of a short row. Those of graphs with short rows are summed a few at a time, and longer
+#: ones apart, however few there are: see :func:`longest`.
+SHORT = 32
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.
@@ -162,8 +165,13 @@ def wanted() -> bool:
     return _WANTED
 
 
+def longest(num_rows: int, num_entries: int) -> int:
+    """Entries of the longest row that is not taken apart, by the mean."""
+    return LONG if num_entries > SHORT * num_rows else min(SHORT, LONG)
+
+
 def cut_long_rows(crow: Tensor) -> Tensor | None:
-    """The pieces of rows of more than :data:`LONG` entries.
+    """The pieces of rows that are longer than :func:`longest`, of :data:`LONG` entries at most.
 
     Args:
         crow: ``(n + 1,)`` row pointers.
@@ -173,7 +181,7 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
         first of them, else 0. :obj:`None` if no row is as long.
     """
     length = (crow[1:] - crow[:-1]).long()
-    rows = (length > LONG).nonzero().squeeze(1)
+    rows = (length > longest(length.numel(), int(crow[-1]))).nonzero().squeeze(1)
     if rows.numel() == 0:
         return None
     count = (length[rows] + LONG - 1) // LONG

@@ -41,7 +41,10 @@ def multiply_squares(
         else:
             at = row[:, None] * side + k[None, :]
         entries = tl.load(matrix + at, mask=(row < side)[:, None] & (k < side)[None, :], other=0.0)
-        total = tl.dot(entries, features, total, input_precision=PRECISION)
+        if features.dtype == tl.float32:  # tensor cores cut off what does not fit into a sum
+            total += tl.dot(entries, features, input_precision=PRECISION)
+        else:
+            total = tl.dot(entries, features, total, input_precision=PRECISION)
     own = row < size
     node = tl.load(nodes + row, mask=own, other=0)
     mask = own[:, None] & inside[None, :]

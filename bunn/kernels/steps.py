@@ -1,8 +1,8 @@
 """What runs on the device: what :mod:`bunn.kernels.walk` and :mod:`bunn.kernels.planes` launch.
 
 Names in capitals are known when a kernel is compiled; an argument whose flag is off is not there.
-Sums have the type of the entries of ``S``. Those of features in float32 are formed in float64:
-where neighbours are alike, every term of a long sum would be rounded the same way.
+Sums have the type of the entries of ``S``. Where neighbours are alike, every term of a long sum is
+rounded the same way: for features in float32, those of long rows are added up in float64.
 """
 
 import triton
@@ -39,8 +39,8 @@ def gather_one(
         at = start + tl.arange(0, AT_ONCE)
         there = at < last
         neighbour, weight = entry_of(col, value, beta, at, there, BETA)
-        rows = features_of(x, neighbour, there, columns, inside, stride).to(wide)
-        total += tl.sum(weight.to(wide)[:, None] * rows, axis=0)
+        rows = features_of(x, neighbour, there, columns, inside, stride).to(narrow)
+        total += tl.sum(weight[:, None] * rows, axis=0).to(wide)
     return total.to(narrow)[None, :]
 
 
@@ -50,9 +50,7 @@ def gather_side_by_side(
     BETA: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums of ``ROWS`` rows, three or four entries of each at once: ``(ROWS, WIDTH)``."""
-    narrow: tl.constexpr = value.dtype.element_ty
-    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float32 else narrow
-    total = tl.zeros((ROWS, WIDTH), wide)
+    total = tl.zeros((ROWS, WIDTH), value.dtype.element_ty)
     for start in range(0, tl.max(last - first, 0), EACH):
         at = first + start
         there_0, there_1, there_2 = at < last, at + 1 < last, at + 2 < last
@@ -62,21 +60,17 @@ def gather_side_by_side(
         if EACH == 4:
             there_3 = at + 3 < last
             u_3, w_3 = entry_of(col, value, beta, at + 3, there_3, BETA)
-        x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(narrow)
-        x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(narrow)
-        x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(narrow)
+        x_0 = features_of(x, u_0, there_0, columns, inside, stride).to(total.dtype)
+        x_1 = features_of(x, u_1, there_1, columns, inside, stride).to(total.dtype)
+        x_2 = features_of(x, u_2, there_2, columns, inside, stride).to(total.dtype)
         if EACH == 4:
-            x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(narrow)
+            x_3 = features_of(x, u_3, there_3, columns, inside, stride).to(total.dtype)
         some = w_0[:, None] * x_0 + w_1[:, None] * x_1
         more = w_2[:, None] * x_2
         if EACH == 4:
             more += w_3[:, None] * x_3
-        if wide == narrow:
-            total += some
-            total += more
-        else:
-            total += (some + more).to(wide)
-    return total.to(narrow)
+        total += some + more
+    return total
 
 
 @triton.jit

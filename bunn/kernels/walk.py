@@ -13,8 +13,8 @@ mean or the sum of the neighbours. :math:`\beta, \gamma, \delta` are numbers of 
 :math:`a, b, c` are one number each, or one per column.
 
 Where rows are short a program takes a few of them side by side, so that enough is on its way at any
-time, and neighbours that they share are read from a near cache. A row of more than
-:data:`bunn.kernels.LONG` entries is cut into segments, each summed by a program of its own; a
+time, and neighbours that they share are read from a near cache. A row that is longer than
+:func:`bunn.kernels.longest` is cut into segments, each summed by a program of its own; a
 second, small launch adds the sums up. The order of every sum is fixed by the graph, so the result
 is the same at every run.
 """
@@ -31,9 +31,6 @@ from bunn import kernels
 from bunn.kernels import Rows
 from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.steps import add_segments, walk_rows
-
-#: Entries of a short row.
-SHORT = 32
 
 
 class Tiling(NamedTuple):
@@ -67,7 +64,7 @@ class Tiling(NamedTuple):
         warp = 32 * 16 // dtype.itemsize
         columns = min(power_of_two(width), warp)
         at_once = max(4, min(16, 1024 // columns))
-        if degree > SHORT:
+        if degree > kernels.SHORT:
             return cls(columns, at_once, 1, 1)
         each = min((4, 3), key=lambda count: count * parts(degree, count))
         to_a_thread = 4 if each == 3 and dtype.itemsize == 2 and 4 * columns <= warp else 2
@@ -144,7 +141,7 @@ def walk(
         (num_segments + parts(n, tiling.rows), tiles),
         (*arguments, n, num_segments, width, *strides),
         tiling.warps,
-        **{"LONG": kernels.LONG, "CUT": segments is not None, **flags},
+        **{"LONG": kernels.longest(n, col.numel()), "CUT": segments is not None, **flags},
         **{"ROWS": tiling.rows, "EACH": tiling.each, **tile},
     )
     if segments is not None:

@@ -15,8 +15,6 @@ from benchmarks.results import load
 from bunn import Laplacian, diffuse
 from bunn.diffusion import METHODS, Options, Time
 from bunn.diffusion.auto import choose, saturate
-from bunn.diffusion.dense import too_fine
-from bunn.diffusion.products import FINEST
 from tests.graphs import edges_of, graphs, relative_error, zoo_laplacian
 
 
@@ -75,24 +73,13 @@ def test_auto_forms_kernels_where_tensor_cores_multiply_them(dtype, monkeypatch)
         for lap in (sparse, dense):
             options = Options(1e-5).for_precision(dtype)
             chosen[time, lap] = choose(x, lap, Time.of(time, x.shape[1:]), options)
+    narrow = dtype.itemsize == 2  # others are multiplied in float64
     assert chosen == {
         (1.0, sparse): "chebyshev",
         (1.0, dense): "dense",
-        (30.0, sparse): "dense",
+        (30.0, sparse): "dense" if narrow else "chebyshev",
         (30.0, dense): "dense",
     }
-
-
-def test_auto_leaves_tensor_cores_where_tol_is_finer_than_their_sums(monkeypatch):
-    for module in ("auto", "dense"):
-        monkeypatch.setattr(f"bunn.diffusion.{module}.on_tensor_cores", lambda lap: True)
-    lap, x = circulant(5000, 60), torch.zeros(5000, 512)
-    time = Time.of(30.0, x.shape[1:])
-    assert choose(x, lap, time, Options(FINEST)) == "dense"
-    assert choose(x, lap, time, Options(0.9 * FINEST)) == "chebyshev"
-    assert choose(x.bfloat16(), lap, time, Options(1e-7)) == "dense"  # whose rounding is far larger
-    assert too_fine(torch.float32, lap, 1e-6)
-    assert not too_fine(torch.bfloat16, lap, 1e-6)
 
 
 @pytest.mark.parametrize("name", gpu_batches.batches())

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import bunn.diffusion.dense
-import bunn.diffusion.spectral
 from bunn import Laplacian, diffuse, kernels
 from bunn.components import Blocks
 from bunn.diffusion.auto import choose
@@ -129,7 +128,6 @@ def served(monkeypatch):
         spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
         monkeypatch.setattr(kernels, name, spy)
     monkeypatch.setattr(bunn.diffusion.dense, "on_tensor_cores", lambda lap: True)
-    monkeypatch.setattr(bunn.diffusion.spectral, "on_tensor_cores", lambda lap: True)
     monkeypatch.setattr(kernels, "serve_components", lambda value, largest: True)
     return calls
 
