@@ -15,14 +15,14 @@ from xml.etree import ElementTree
 from benchmarks.device import save_measured
 
 ROOT = Path(__file__).parent.parent
-#: What runs side by side, by how long it takes.
-SHARES = (
-    *(("tests/kernels",), ("tests/nn",), ("tests/test_cuda.py",), ("tests/training",)),
-    (
-        *("tests", "--ignore=tests/kernels", "--ignore=tests/nn", "--ignore=tests/test_cuda.py"),
-        "--ignore=tests/training",
-    ),
+#: What runs side by side: what takes longest file by file, the rest in one.
+FILES = sorted((ROOT / "tests" / "kernels").glob("test_*.py"))
+ALONE = (
+    *(str(file.relative_to(ROOT)) for file in FILES if file.name != "test_compiled.py"),
+    *("tests/nn", "tests/test_cuda.py", "tests/training"),
 )
+REST = ("tests", *(f"--ignore={name}" for name in ("tests/kernels", *ALONE[-3:])))
+SHARES = (*((name,) for name in ALONE), REST)
 
 
 def counts(report: Path) -> dict[str, Any]:
