@@ -39,8 +39,9 @@ KERNELS = f"""\
 `bunn/kernels` does a product in one pass: it gathers the neighbours, combines them with what the
 node has, and writes. A thread reads 16 bytes of a row, a warp 512; the compiled code exchanges no
 features between threads and spills nothing, which a test reads off the PTX. Short rows are taken
-side by side, two or four to a thread, with three or four neighbours at a time. Rows of more than
-{kernels.LONG} neighbours are cut into pieces, so that a hub does not hold up the rest.
+side by side, two or four to a thread, with three or four neighbours at a time. Longer ones are
+taken by themselves, those of more than {kernels.LONG} neighbours in pieces, so that a hub does not
+hold up the rest.
 
 Where nodes have many neighbours, all edges weigh one and features have 16 bits, rows are taken by
 blocks of {grouping.ROWS}, ordered by min-hashing. A block gathers each of its neighbours once,
@@ -61,8 +62,10 @@ float32. Features in float64, and times so large that float32 does not suffice, 
 kernels in float64, terms and all: where features hardly change, terms that are rounded to float32
 are all rounded the same way, and on two stars that a weak edge joins that adds up like t.
 
-For the same reason the neighbours of a row are added up in float64, where features are float32: on
-a star of m leaves with equal features, a sum in float32 would be off by m / 4 roundings.
+For the same reason long rows of float32 are added up in float64, a few neighbours at a time: on a
+star of m leaves with equal features, a sum in float32 would be off by m / 4 roundings. Short rows
+are added up in float32, as trees of three or four neighbours; to do so in float64 took 9 to 18 %
+longer (`log/gpu_diffusion-5854bbf.json`).
 
 Rotations and reflections of planes are one pass over the features, their gradients another, with
 the sines and cosines of the angles in registers.
@@ -72,12 +75,14 @@ What lies between two dense products of a residual block is one pass each way
 normalisation. Such a pass is bound by its instructions. A hash decides what is dropped, again in
 the backward pass instead of being stored, and GELU takes one exponential.
 
-In float32, the dense product takes three of float16 (`bunn/diffusion/products.py`): the kernel and
-the features are each a sum of two float16 numbers, 22 bits together. Tensor cores cut off what does
-not fit into a sum, instead of rounding it: on like-amazon-ratings at t = 1 that was 1.2e-5, more
-than `tol`. So 2,048 terms are added up there and the rest in float32, and of `tol` 4e-6 is left to
-it; below a `tol` of 8e-6 the sparse kernel is taken. For features of 16 bits the kernel is kept in
-their type, and one product does. Eigenvectors are multiplied in the same way.
+For features of 16 bits the dense product has a kernel of their type, summed in float32. For those
+of float32 it is formed in float64. It was three products of float16 before, the kernel and the
+features each as a sum of two such numbers: 0.9 ms on tolokers instead of 2.5. But tensor cores cut
+off what does not fit into a sum, term by term, instead of rounding it, and constant features were
+off by up to 1.5e-5, more than `tol`, with 2,048 terms to a sum
+(`log/gpu_diffusion-5854bbf.json`); on the row of a hub by 2.7e-5. Eigenvectors are multiplied in
+the same way. Batches of small graphs stay in float32: there 32 terms are added up at a time, and
+the float32 units add up the rest.
 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
 """
@@ -104,7 +109,7 @@ What limited it, and what was tried:
   larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.57 ms, at
   4.5 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
   Blocks of rows need a third of them in bfloat16; the dense product, which *auto* takes from t = 1
-  on, none.
+  on in bfloat16 and from t = 10 on in float32, none.
 - **Blocks in float32.** Tensor cores multiply no float32, so features have to be split: in three
   bfloat16 parts a product takes 207 us or more on tolokers, by the way it is cut up, in two of TF32
   211 or more; row by row it takes 215, cuSPARSE 249 (`gpu_tried.json`). One part alone takes 149:
@@ -121,8 +126,7 @@ What limited it, and what was tried:
   bfloat16 where degrees are about that, lose up to a half where they are small, and lose in
   float32: not kept.
 - **Alignment.** tolokers has 11,758 nodes. Tensor cores want multiples of eight: filled up with
-  zeros, its dense product went from 2.0 to 0.8 ms in float32.
-
+  zeros, three of its products of float16 went from 2.0 to 0.8 ms.
 - **Panels.** To run all products on a few columns, whose fields fit in the cache, and then on the
   next few gained a little at large times on minesweeper in float32, and nothing or less elsewhere:
   launches are more and smaller, and rows of fewer bytes are gathered less well.
@@ -163,7 +167,8 @@ def _floors(result: dict[str, Any]) -> str:
         "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; and the "
         f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
         f"{rates['cache'] / 1e12:g} TB/s from the cache, and "
-        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits (three products in float32):\n\n"
+        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits ({rates['wide'] / 1e12:g} in float64, "
+        "which multiplies features of float32):\n\n"
         + table(
             ["graph", "type", "t", "K", "GFLOP", "moved", "gathered", "memory", "cache", "dense"],
             rows,

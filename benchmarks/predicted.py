@@ -52,15 +52,14 @@ class Count(NamedTuple):
 
 
 def heat(nodes: int, entries: int, channels: int, time: float, size: int) -> Count:
-    """Heat, forward: sparse, or one dense product where that is faster."""
+    """Heat, forward: sparse, or in 16 bits one dense product where that is faster."""
     dtype = torch.float32 if size == 4 else torch.bfloat16
     factors, field = factors_of(time, dtype), nodes * channels * size
     degree = sum(len(factor.steps) for factor in factors)
     moved = compulsory_bytes(nodes, entries, channels, factors, dtype)
     sparse = Count(0.0, moved, degree * entries * channels * size, 1)
-    products = 3 if size == 4 else 1
-    dense = Count(2.0 * products * nodes**2 * channels, size * nodes**2 + 2 * field, 0.0, 1)
-    fits = nodes**2 <= DENSE_ENTRIES
+    dense = Count(2.0 * nodes**2 * channels, size * nodes**2 + 2 * field, 0.0, 1)
+    fits = size == 2 and nodes**2 <= DENSE_ENTRIES
     return min(sparse, dense, key=lambda count: count.milliseconds) if fits else sparse
 
 

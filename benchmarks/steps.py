@@ -54,8 +54,8 @@ few entries to fill the card, and cuBLAS cuts their sums and adds them up again.
 and passes want the same registers; all eight blocks of a phi as one batch of products, 16.1, at 11
 % less memory; both, with batches of four, 16.3. The batch was kept.
 
-Not good: *eager*, where the host is slower than the card: in bf16 129 ms on minesweeper, eight
-times what is captured, and 102 on tolokers, five times; on another such machine 77 and 57.
+Not good: *eager*, where the host is slower than the card: in bf16 126 ms on minesweeper, eight
+times what is captured, and 79 on tolokers, four times; on another such machine 77 and 57.
 """
 
 SCALE_LOG = """\
@@ -71,10 +71,11 @@ Beyond, a step of one split fills the card, and goes through kernels that a stac
 
 TIMES_LOG = """\
 The root, up to the time from which on float32 does not suffice for `tol`: an operator rounded to
-eps moves heat by up to t * eps / 2. From there on operator and sums are float64, and so are the
-terms where their rounding could matter, which moves up to twice the bytes. *float64* is so at all
-times and grows like the root throughout. *auto* leaves the recurrence where it takes a dense
-product or the limit for cheaper.
+eps moves heat by up to t * eps / 2. From there on all is float64, on twice the bytes. *float64* is
+so at all times and grows like the root throughout. Tried: terms in float32 with operator and sums
+in float64. On most graphs they are off by less than half of eps * t^(3/4), but on two stars that a
+weak edge joins by 0.05 eps * t, as much as an operator in float32. *auto* leaves the recurrence
+where it takes a dense product or the limit for cheaper.
 """
 #: By how much *auto* may differ from the recurrence in time and still be taken for it.
 ALIKE = 0.05

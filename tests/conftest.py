@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("bunn"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "bunn"))
+
+#: Tests of the search are left out where Optuna is not installed.
+SEARCHES = ["experiments/test_spaces.py", "experiments/test_tuning.py", "test_tune.py"]
+collect_ignore = [] if importlib.util.find_spec("optuna") else SEARCHES
 
 #: Warnings of torch about its own internals; every other warning is an error.
 TORCH_INTERNALS = (

@@ -11,7 +11,7 @@ from bunn import BuNN, BuNNConv, FlatBundle, Laplacian, diffuse
 from bunn.bundle import MAPS, num_map_params
 from bunn.diffusion import METHODS, chebyshev_degree
 from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
-from tests.graphs import ZOO, zoo_laplacian
+from tests.graphs import ZOO, relative_error, zoo_laplacian
 
 pytestmark = pytest.mark.gpu
 
@@ -209,4 +209,5 @@ def test_spectrum_and_pickle():
     assert lap.block_spectrum().values[0].is_cuda
     x = torch.randn(lap.num_nodes, 2, device="cuda")
     back = lap.to("cpu")
-    torch.testing.assert_close(diffuse(x.cpu(), back, 2.0), diffuse(x, lap, 2.0).cpu())
+    here, there = diffuse(x.cpu(), back, 2.0), diffuse(x, lap, 2.0).cpu()
+    assert relative_error(there, here, x.cpu(), back) <= 2e-5  # twice tol: by two methods
