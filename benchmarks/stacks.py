@@ -58,9 +58,9 @@ def section(result: dict[str, Any]) -> str:
     partly = "" if len(rows) == ROWS else f"; {len(rows)} of {ROWS} rows have been run"
     return (
         f"## A stack of layers\n\n{how(result)}{partly}. Five layers, 512 wide, one bundle of "
-        "planes, an MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is one CUDA "
-        "graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, *kernel* "
-        "our mean of neighbours in PyG's layer.\n\n"
+        "planes, an MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is "
+        "one CUDA graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, "
+        "*kernel* our mean of neighbours in PyG's layer.\n\n"
         + table(["graph", "precision", *FORMS], rows)
         + _failures(result["rows"])
         + "\nThe time of a captured BuNN over that of others: GraphSAGE as it is written, and the "
