@@ -62,7 +62,8 @@ def jobs(request: Request) -> list[Job]:
 
 
 def row(watcher: Watcher, name: str, count: int, request: Request) -> Path:
-    """Measures one row of the table and writes its result file."""
+    """Measures one row of the table and writes its result file, after every run."""
     runs = [(SPLIT, seed) for seed in range(count)]
-    result = measured(watcher, config(name), runs, EXPERIMENT, name, request)
-    return result.write(request.results)
+    for result in measured(watcher, config(name), runs, EXPERIMENT, name, request):
+        path = result.write(request.results)
+    return path

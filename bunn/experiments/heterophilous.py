@@ -23,7 +23,7 @@ On the smaller relatives of the five all models have ``small``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -308,15 +308,17 @@ def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
 
 
 def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request) -> Path:
-    """Measures one cell of the table and writes its result file."""
+    """Measures one cell of the table and writes its result file, after every split."""
     runs = [(split, 0) for split in splits_of(request)]
-    result = measured(watcher, preset(dataset, model, name), runs, EXPERIMENT, name, request)
-    of_preset = NOTES.get((model, name), result.notes)
-    result = replace(result, notes=NOTES.get((dataset, model, result.preset), of_preset))
-    if model == "bunn" and name in SEARCHED:
-        tried = {"configurations_tried": TRIED[dataset]}
-        result = replace(result, extra={**result.extra, **tried})
-    return result.write(request.results)
+    config = preset(dataset, model, name)
+    for result in measured(watcher, config, runs, EXPERIMENT, name, request):
+        of_preset = NOTES.get((model, name), result.notes)
+        notes = NOTES.get((dataset, model, result.preset), of_preset)
+        extra = {**result.extra}
+        if model == "bunn" and name in SEARCHED:
+            extra["configurations_tried"] = TRIED[dataset]
+        path = replace(result, notes=notes, extra=extra).write(request.results)
+    return path
 
 
 def measured(
@@ -326,11 +328,11 @@ def measured(
     experiment: str,
     name: str,
     request: Request,
-) -> Result:
-    """Trains as was asked for, a run at a time.
+) -> Iterator[Result]:
+    """Trains as was asked for, a run at a time, and says after each what there is.
 
     With other epochs a preset is another one, and is called so. Runs of the same configuration that
-    the result file has already, from another machine say, stay in it.
+    the result file has already, from another machine say, stay in it until they are done again.
     """
     if request.epochs not in (None, config.training.epochs):
         warmup = min(config.schedule.warmup, request.epochs)
@@ -344,8 +346,8 @@ def measured(
     folder = request.runs / stem
     there = {f"split{split}-seed{seed}" for split, seed in runs}
     there |= {place.parent.name for place in folder.glob("*/result.json")}
-    kept = _measured_before(request.results / experiment / f"{stem}.json", config, there)
-    result = measure_split_by_split(
+    before = _measured_before(request.results / experiment / f"{stem}.json", config, there)
+    for result in measure_split_by_split(
         config,
         runs,
         experiment=experiment,
@@ -356,25 +358,25 @@ def measured(
         device=request.device,
         data_root=request.data_root,
         compile=request.compile,
-    )
-    return combined([*apart(result), *kept]) if kept else result
+    ):
+        done = set(zip(result.splits, result.seeds, strict=True))
+        kept = [run for pair, run in before.items() if pair not in done]
+        yield combined([*apart(result), *kept]) if kept else result
 
 
-def _measured_before(path: Path, config: Config, there: set[str]) -> list[Result]:
-    """Runs of a result of the same configuration that are not ``there``, one by one: they were
-    measured elsewhere, or their folders are gone."""
+def _measured_before(path: Path, config: Config, there: set[str]) -> dict[tuple[int, int], Result]:
+    """The runs of a result of the same configuration, one by one; of times, all are ``there``."""
     if not path.is_file():
-        return []
+        return {}
     before = Result.read(path)
     if Config.completed(before.options) != config.as_dict():
-        return []
-    names = [f"split{s}-seed{t}" for s, t in zip(before.splits, before.seeds, strict=True)]
-    lost = [name for name in names if name not in there]
-    if not lost:
-        return []
-    if before.metric != DATASETS[config.dataset].task.metric:  # times of another machine
+        return {}
+    pairs = list(zip(before.splits, before.seeds, strict=True))
+    if before.metric == DATASETS[config.dataset].task.metric:
+        return dict(zip(pairs, apart(before), strict=True))
+    if lost := [name for name in (f"split{s}-seed{t}" for s, t in pairs) if name not in there]:
         raise ConfigError(
-            f"{path} has {', '.join(lost)}, which was timed elsewhere; ask for all of them, or "
-            "choose another place with --results"
+            f"{path} has {', '.join(lost)}, which was timed before; times of different machines "
+            "are not mixed: ask for all of them, or choose another place with --results"
         )
-    return [run for name, run in zip(names, apart(before), strict=True) if name in lost]
+    return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -106,12 +106,12 @@ def measure(
 
 def measure_split_by_split(
     config: Config, runs: Sequence[tuple[int, int]], *, folder: Path, watcher: Watcher, **how: Any
-) -> Result:
+) -> Iterator[Result]:
     """The same, every run in a folder of its own: what is finished is never done again, whatever
     runs are asked for later.
 
-    A finished run leaves its result and its best weights there. All that the folder holds are in
-    what is returned.
+    A finished run leaves its result and its best weights there. After each, all that the folder
+    holds are one result.
 
     Args:
         config: The experiment.
@@ -130,7 +130,7 @@ def measure_split_by_split(
             epochs = config.training.epochs
             watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
         _clear(place)
-    return combined([_same(place, config) for place in folder.glob("*/result.json")])
+        yield combined([_same(place, config) for place in folder.glob("*/result.json")])
 
 
 def combined(results: Sequence[Result]) -> Result:

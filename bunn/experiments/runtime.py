@@ -62,7 +62,7 @@ def cell(watcher: Watcher, dataset: str, model: str, count: int, request: Reques
     runs, name = [(0, seed) for seed in range(count)], "compiled" if request.compile else "paper"
     # Times of one device are not averaged with those of another.
     apart = replace(request, runs=request.runs / device)
-    result = measured(watcher, training, runs, EXPERIMENT, name, apart)
+    *_, result = measured(watcher, training, runs, EXPERIMENT, name, apart)
     timed = replace(
         result,
         metric="seconds",

@@ -92,6 +92,8 @@ def test_what_is_interrupted_goes_on(little, monkeypatch):
     cell = elsewhere / "runs" / "minesweeper-bunn-released-6-epochs"
     with pytest.raises(InterruptedRunError):
         reproduce(elsewhere, stop, epochs=6, splits=(0, 1, 2), **options)
+    (partly,) = read_results(elsewhere / "results")
+    assert (partly.splits, partly.test) == ([0], whole.test[:1])  # written after every split
     first = (cell / "split0-seed0" / "result.json").read_bytes()
     assert [path.parent.name for path in cell.rglob("result.json")] == ["split0-seed0"]
     lines = (cell / "split1-seed0" / "split1-seed0" / "metrics.jsonl").read_text()
@@ -163,8 +165,10 @@ def test_no_run_of_a_result_is_lost(little):
 def test_times_of_another_machine_are_not_mixed_in(little):
     options = {"experiment": "runtime", "datasets": ("tolokers",), "models": ("sage",), "epochs": 2}
     reproduce(little, seeds=2, **options)
+    (same,) = reproduce(little, seeds=1, **options)
+    assert same.seeds == [0, 1]
     (little / "runs").rename(little / "elsewhere")
-    with pytest.raises(ConfigError, match=r"json has split0-seed1, which was timed elsewhere"):
+    with pytest.raises(ConfigError, match=r"json has split0-seed1, which was timed before"):
         reproduce(little, seeds=1, **options)
 
 
