@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 from bunn import kernels
 from bunn.calling import plain
 from bunn.components import ALIGNED, Blocks, round_up
+from bunn.kernels import TERMS
 
 #: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
 #: Others are filled up: read a number at a time they take several times as long.
@@ -36,11 +37,11 @@ def lost_in_sums(size: int) -> float:
     """What products of float32 with components of so many nodes are off by at most, relative to the
     sums of magnitudes.
 
-    Tensor cores cut off what does not fit into a sum, term by term: each of 32 may lose a unit in
-    the last place of the largest. The float32 units add these sums up, and may lose half a unit
-    with each.
+    Tensor cores cut off what does not fit into a sum, term by term: each of :data:`TERMS` may lose
+    a unit in the last place of the largest. The float32 units add these sums up, and may lose half
+    a unit with each.
     """
-    return (32 + size / 32 / 2) * torch.finfo(torch.float32).eps
+    return (TERMS + size / TERMS / 2) * torch.finfo(torch.float32).eps
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,8 @@ LONG = 256
 #: Entries of a short row. Those of graphs with short rows are summed a few at a time, and longer
 #: ones apart, however few there are: see :func:`longest`.
 SHORT = 32
+#: Terms of float32 that tensor cores add up, which cut off what does not fit, before others do.
+TERMS = 32
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.

@@ -20,7 +20,7 @@ import triton
 from torch import Tensor
 
 from bunn.components import ALIGNED
-from bunn.kernels import Decay, Tiles
+from bunn.kernels import TERMS, Decay, Tiles
 from bunn.kernels.chains import add_up_parts
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.squares import multiply_squares
@@ -47,7 +47,7 @@ class SquareTiling(NamedTuple):
 
 
 #: For features of float32, and of 16 bits.
-WIDE, NARROW = SquareTiling(64, 32), SquareTiling(128, 64)
+WIDE, NARROW = SquareTiling(64, TERMS), SquareTiling(128, 64)
 
 
 def multiply_grouped(

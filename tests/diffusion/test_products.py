@@ -11,6 +11,7 @@ from bunn import Laplacian, diffuse, heat_kernel
 from bunn.components import Blocks
 from bunn.diffusion.blockwise import lost_in_sums
 from bunn.diffusion.products import filled_up, narrow_product
+from bunn.kernels import TERMS
 from tests.graphs import ZOO, edges_of
 
 
@@ -59,7 +60,7 @@ def test_what_is_lost_in_sums(n, rows):
     levels = 0.5 + torch.rand(30)
     x = torch.cat((levels.expand(n, 30), torch.rand(n, 10)), dim=1)
     exact = matrix.double() @ x.double()
-    found, once = (in_chunks(matrix, x, size) - exact for size in (32, n))
+    found, once = (in_chunks(matrix, x, size) - exact for size in (TERMS, n))
     assert float((found / exact).abs().max()) <= lost_in_sums(n)
     if rows != "few" and n == 1024:
         assert float((once / exact).abs().max()) > lost_in_sums(n)
