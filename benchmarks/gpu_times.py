@@ -4,9 +4,9 @@
 the dense product, which costs the same at any time, and the limit, once it is reached. tol is 1e-4,
 64 channels, float32; captured in CUDA graphs. ``growth`` is the slope of the times from ``t = 100``
 on in doubly logarithmic scale: one half is the root. From some time on float32 does not suffice for
-tol: operator and sums are float64 there, and so are the terms where their rounding could matter,
-which moves up to twice the bytes. Hence also ``float64``, the same for features in float64 at all
-times. Errors are those of :mod:`benchmarks.errors`, against float64 at a tol of 1e-12.
+tol, and all is float64, on twice the bytes. Hence also ``float64``, the same for features in
+float64 at all times. Errors are those of :mod:`benchmarks.errors`, against float64 at a tol of
+1e-12.
 """
 
 from __future__ import annotations

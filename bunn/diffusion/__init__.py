@@ -74,9 +74,10 @@ def diffuse(
 
     Every method but ``"taylor"`` meets ``tol``, a bound on the relative error in the norm in which
     :math:`L` is symmetric: :math:`\|D^{1/2}(y - y^*)\| \le \mathrm{tol}\, \|D^{1/2} x\|` for
-    ``"rw"``, the 2-norm for ``"sym"``, on top of what the precision of ``x`` rounds. Differentiable
-    in ``x`` and ``time``, any number of times; no intermediate is stored, so memory does not depend
-    on the degree.
+    ``"rw"``, the 2-norm for ``"sym"``; features of 16 bits are rounded to their type on top, and so
+    is heat by ``t * eps / 2`` in float32 where a compiler hides the time. Differentiable in ``x``
+    and ``time``, any number of times; no intermediate is stored, so memory does not depend on the
+    degree.
 
     Args:
         x: ``(n, ...)`` features in any floating-point type; sums are formed in float32 or float64.

@@ -73,7 +73,7 @@ class Machine(NamedTuple):
 
 
 #: One where torch multiplies.
-PLAIN = Machine(fields=4.0, dense=0.5, step=2e5, stack=2e5, move=0.0, reuse=8)
+PLAIN = Machine(fields=4.0, dense=0.65, step=2e5, stack=2e5, move=0.0, reuse=8)
 #: A GPU with our kernels, whose users train: a fraction of a second for a kernel is soon paid back.
 TENSOR_CORES = Machine(fields=2.0, dense=0.08, step=2e6, stack=6e7, move=80.0, reuse=1000)
 #: The same for features of 16 bits, which are not multiplied in float64.

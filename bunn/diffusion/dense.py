@@ -4,7 +4,7 @@ The kernel ``H(t)`` does not depend on the learned bundle, so for a fixed time i
 Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` entries, and are
 dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`.
 
-Products are formed in float64: in float32 a sum over ``s`` nodes could be off by ``s / 4``
+Products of float32 are formed in float64: a sum over ``s`` nodes could be off by ``s / 4``
 roundings. On a GPU, those of features of 16 bits are formed by its tensor cores
 (:mod:`bunn.diffusion.products`), and small components are multiplied where they lie
 (:mod:`bunn.diffusion.blockwise`).
@@ -25,8 +25,8 @@ from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
-#: Bytes of heat kernels that one Laplacian keeps; the one in use is always kept.
-KERNEL_BYTES = 2**28
+#: Bytes of heat kernels that one Laplacian keeps, of the largest two; the one in use always stays.
+KERNEL_BYTES = 2**29
 #: The share of a GPU's memory that they may take where its tensor cores multiply them.
 KERNEL_SHARE = 1 / 16
 #: Entries of the largest kernel that is formed unasked, elsewhere.
@@ -87,19 +87,21 @@ def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
 
 def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
     """The type in which a kernel for features of some type is kept."""
-    narrow = dtype.itemsize == 2 and on_tensor_cores(lap)
-    return dtype if narrow or (in_place(lap) and dtype == torch.float32) else torch.float64
+    if dtype.itemsize == 2:  # whose rounding is far above that of sums in float32
+        return dtype if on_tensor_cores(lap) else lap.dtype
+    return dtype if in_place(lap) and dtype == torch.float32 else torch.float64
 
 
 def kernel_degree(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> int:
     """The degree of the polynomial that a kernel is.
 
-    Where components are multiplied in float32 where they lie, what that loses in sums is left to
-    it of ``tol``.
+    For features of float32, of ``tol`` that is left which it takes to round the result, and where
+    components are multiplied in float32 where they lie, what that loses in sums.
     """
-    if storage(lap, dtype) == torch.float32:
-        tol = max(tol - lost_in_sums(lap.blocks.largest), tol / 2)
-    return chebyshev_degree(time, tol)
+    lost = torch.finfo(dtype).eps / 2 if dtype == torch.float32 else 0.0
+    if dtype == torch.float32 and in_place(lap):
+        lost += lost_in_sums(lap.blocks.largest)
+    return chebyshev_degree(time, max(tol - lost, tol / 2))
 
 
 def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kernel:
@@ -148,7 +150,9 @@ def _apply(kernel: Kernel, lap: Laplacian, x: Tensor) -> Tensor:
 
 
 def _product(stack: Tensor, field: Tensor) -> Tensor:
-    return narrow_product(stack, field) if stack.dtype.itemsize == 2 else stack @ field.double()
+    if stack.dtype.itemsize == 2:
+        return narrow_product(stack, field)
+    return stack @ field.to(stack.dtype)
 
 
 def _bytes(kernel: Kernel) -> int:

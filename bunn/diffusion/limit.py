@@ -45,10 +45,9 @@ def null_part(z: Tensor, lap: Laplacian) -> Tensor:
     Sums over a component are formed in float64: where features are alike, each of their ``n`` terms
     would be rounded the same way in float32, and the sum be off by up to ``n / 4`` roundings.
     """
-    gather, spread = lap.stationary, None
+    gather, spread, wide = lap.null_vector.square(), None, z.double()
     if lap.normalization == "sym":
-        gather, spread = lap.sqrt_stationary.squeeze(1), lap.sqrt_stationary
-    gather, wide = gather.double(), z.double()
+        gather, spread = lap.null_vector, lap.null_vector.unsqueeze(1)
     if lap.num_components == 1:
         y = (gather @ wide).unsqueeze(0)
     else:

@@ -110,6 +110,10 @@ def _sum(
         table = _table(x, t, Polynomial(recurrence, degree, tol, time))
         if table is not None:
             return kernels.heat(x.contiguous(), operator.rows, table, before, after)
+    if times is not None and times.device.type == "cpu" and value.dtype == torch.float32:
+        longest = int(crow.diff().max()) if crow.numel() > 1 else 0
+        if float(times.max()) * _error_of_sums(longest) > tol > 0:  # nobody knew before
+            value = value.double()
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
@@ -314,17 +318,24 @@ def polynomial_heat(
     that hardly change would add up to as much, all rounded the same way.
     """
     degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
+    unknown = recurrence in DEGREES and degree == FROM_TIME and time.upper is None
+    if unknown and lap.dtype == torch.float32:  # the time may be anything
+        if not (kernels.serve(x, lap.operator.value) or torch.compiler.is_compiling()):
+            wide = x.double()
+            return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
+        tol /= 2
     if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
         rounding = time.upper * product_error(x, lap)
         apart = recurrence == "chebyshev"
         if lap.dtype != torch.float64:
             if rounding > (tol if apart else tol / 2):
-                wide, eps = x.double(), torch.finfo(x.dtype).eps
-                rest = replace(options, tol=max(tol - eps / 2, tol / 2))  # the result is rounded
-                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, rest)
+                wide, left = x.double(), max(tol - _of_the_result(x), tol / 2)
+                options = replace(options, tol=left)
+                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
                 return heated.to(x.dtype)
             apart = apart and rounding > ROUNDING_SHARE * tol
-            tol = tol / 2 if apart else tol - rounding
+            rest = tol / 2 if apart else tol - rounding
+            tol = max(rest - _of_the_result(x), rest / 2)
         else:
             apart = apart and rounding > tol
         if apart:
@@ -336,12 +347,24 @@ def polynomial_heat(
 def product_error(x: Tensor, lap: Laplacian) -> float:
     """What a product with ``S`` may be off by, relative to the features, in the 2-norm.
 
-    Its entries are rounded, by half the precision ``eps`` at most. Our kernels sum as exactly;
-    torch adds up one term after the other, and where terms are alike each is rounded the same way,
-    so that a row of ``m`` is off by up to ``m / 4`` roundings.
+    Its entries are rounded, by half the precision ``eps`` at most. Our kernels lose hardly more in
+    their sums, a few halves of ``eps`` now and then; torch adds up one term after the other, and
+    where terms are alike each is rounded the same way: a row of ``m`` loses up to ``m / 4`` halves.
     """
-    alike = 0 if kernels.serve(x, lap.operator.value) else lap.longest_row
-    return (1 + alike / 4) * torch.finfo(lap.dtype).eps / 2
+    half = torch.finfo(lap.dtype).eps / 2
+    if lap.dtype == torch.float64 or kernels.serve(x, lap.operator.value):
+        return half
+    return half + _error_of_sums(lap.longest_row)
+
+
+def _error_of_sums(longest: int) -> float:
+    """What torch loses in sums of so many terms of float32 that are alike."""
+    return longest / 4 * torch.finfo(torch.float32).eps / 2
+
+
+def _of_the_result(x: Tensor) -> float:
+    """What it costs to round the result to float32; 16 bits are rounded on top of ``tol``."""
+    return torch.finfo(x.dtype).eps / 2 if x.dtype == torch.float32 else 0.0
 
 
 def _recurrence(

@@ -56,9 +56,19 @@ def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Te
         return blocks.join(
             [_heated(basis, decay_factors(at, time.value), f) for basis, at, f in parts]
         )
-    spectrum = zip(*lap.block_spectrum(), strict=True)
-    stacks = zip(spectrum, lap.blocks.split(z), strict=True)
-    return lap.blocks.join([_decayed(*pairs, time, stack) for pairs, stack in stacks])
+    values, vectors = lap.block_spectrum() if torch.compiler.is_compiling() else _wide(lap)
+    stacks = zip(values, vectors, lap.blocks.split(z), strict=True)
+    return lap.blocks.join([_decayed(at, basis, time, stack) for at, basis, stack in stacks])
+
+
+@for_keeps()
+def _wide(lap: Laplacian) -> tuple[list[Tensor], list[Tensor]]:
+    """All eigenpairs in float64; cached."""
+    if torch.float64 not in lap.eigenpairs.bases:
+        both = [[stack.double() for stack in stacks] for stacks in lap.block_spectrum()]
+        lap.eigenpairs.bases[torch.float64] = both
+    values, vectors = handed_out(lap.eigenpairs.bases[torch.float64])
+    return values, vectors
 
 
 def _decayed(values: Tensor, vectors: Tensor, time: Time, z: Tensor) -> Tensor:

@@ -193,11 +193,8 @@ def apart(result: Result) -> list[Result]:
 
 
 def _every(texts: Iterable[str], between: str = ", ") -> str:
-    """All texts, but for those that others hold already, as those of combined results do."""
-    every = list(dict.fromkeys(texts))
-    around = [f"{between}{text}{between}" for text in every]
-    held = {a for a in around for b in around if a != b and a in b}
-    return between.join(text for text, a in zip(every, around, strict=True) if a not in held)
+    """What texts say, each thing once: those of combined results say several."""
+    return between.join(dict.fromkeys(part for text in texts for part in text.split(between)))
 
 
 def _finished(place: Path, config: Config) -> Result | None:

@@ -96,7 +96,8 @@ def walk(
 
     Features are contiguous ``(n, width)``, but for ``x`` and ``out``, whose rows may lie apart, as
     in columns of a wider matrix; each has a type of its own. Sums and the numbers of nodes
-    and columns have the type of the entries of ``S``, float32 or float64.
+    and columns have the type of the entries of ``S``, float32 or float64; those of long rows of
+    float32 are float64 on the way.
 
     Args:
         x: What is gathered.

@@ -101,7 +101,8 @@ def test_sums_of_float32_do_not_add_up_their_roundings(method, edge_index):
     lap, exact = Laplacian(edge_index), Laplacian(edge_index).to(torch.float64)
     generator = torch.Generator().manual_seed(0)
     levels = 0.5 + torch.rand(16, generator=generator)
-    x = torch.cat((levels.expand(lap.num_nodes, 16), torch.rand(lap.num_nodes, 16)), dim=1)
+    noise = torch.rand(lap.num_nodes, 16, generator=generator)
+    x = torch.cat((levels.expand(lap.num_nodes, 16), noise), dim=1)
     x[: lap.num_nodes // 2, 8:16] = 0.0
     for time in (math.inf,) if method == "limit" else (1.0, 30.0, 160.0):
         reference = diffuse(x.double(), exact, time, tol=1e-12)
@@ -109,6 +110,21 @@ def test_sums_of_float32_do_not_add_up_their_roundings(method, edge_index):
         for column in range(x.size(1)):
             apart = [part[:, column : column + 1].double() for part in (y, reference, x)]
             assert relative_error(*apart, exact) <= 1e-5, (time, column)
+
+
+@pytest.mark.parametrize("hidden_by", ["vmap", "compiler"])
+def test_sums_of_float32_at_times_that_are_hidden(hidden_by):
+    lap = Laplacian(star(1500))
+    x = torch.full((lap.num_nodes, 1), 0.7371)  # which stays as it is
+    times = torch.tensor([1.0, 30.0])
+    if hidden_by == "vmap":
+        found = torch.func.vmap(lambda time: diffuse(x, lap, time))(times)
+    else:
+        torch._dynamo.reset()
+        heat = torch.compile(lambda time: diffuse(x, lap, time), fullgraph=True, backend="eager")
+        found = torch.stack([heat(time) for time in times])
+    for y in found:
+        assert relative_error(y.double(), x.double(), x.double(), lap) <= 1e-5
 
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
