@@ -40,6 +40,8 @@ class Laplacian:
         null_vector: ``(n,)`` float64 ``sqrt(d / volume)``, of norm one on every component: the null
             space of ``I - S``.
         longest_row: The largest number of entries in a row of ``S``.
+        stationary: ``(n,)`` ``d / volume``: where a random walk on the component ends up.
+        sqrt_stationary: ``(n, 1)`` its square root: the null vector, rounded.
 
     Args:
         edge_index: ``(2, e)`` integer tensor, or a square sparse COO/CSR/CSC tensor, or a
@@ -95,6 +97,8 @@ class Laplacian:
         """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
         # Only ratios within a component matter: normalised, no weight is too small or too large.
         self.null_vector = (self._degree / self._volumes()[self.components]).sqrt()
+        self.sqrt_stationary = self.null_vector.to(dtype).unsqueeze(1)
+        self.stationary = self.null_vector.square().to(dtype)
         self._rounded_degree = self._degree.to(dtype)
         # The root of the degree over the mean of its component: about one, in any precision.
         sizes = torch.bincount(self.components, minlength=self.num_components)

@@ -42,7 +42,7 @@ def laplacian(name: str, normalization: str = "rw") -> Laplacian:
 
 
 def blocks_of(lap: Laplacian, rows: int = 32, chunk: int = 32, longest: int = 48) -> Blocks:
-    root = lap.null_vector.to(lap.dtype)
+    root = lap.sqrt_stationary.squeeze(1)
     blocks, _ = grouping.cut_blocks(lap._crow, lap._col, lap._degree, root, rows, chunk, longest)
     return blocks
 
