@@ -19,7 +19,7 @@ from bunn import kernels as device_kernels
 from bunn.diffusion.blockwise import BlockMatrix, block_product, lost_in_sums
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat, rounding_of_result
+from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.diffusion.products import filled_up, narrow_product
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
@@ -98,7 +98,7 @@ def kernel_degree(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -
     For features of float32, of ``tol`` that is left which it takes to round the result, and where
     components are multiplied in float32 where they lie, what that loses in sums.
     """
-    lost = rounding_of_result(dtype)
+    lost = torch.finfo(dtype).eps / 2 if dtype == torch.float32 else 0.0
     if dtype == torch.float32 and in_place(lap):
         lost += lost_in_sums(lap.blocks.largest)
     return chebyshev_degree(time, max(tol - lost, tol / 2))
@@ -133,7 +133,7 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kerne
         for stack, part in zip(stacks, blocks.split(columns), strict=True):
             end = min(stack.size(2), first + width)
             stack[:, :, first:end] = part[:, :, : max(0, end - first)]
-    if in_place(lap):
+    if in_place(lap) and dtype != torch.float64:
         return BlockMatrix.of(stacks, blocks, dtype)
     if not on_tensor_cores(lap):
         return tuple(stacks)

@@ -329,13 +329,13 @@ def polynomial_heat(
         apart = recurrence == "chebyshev"
         if lap.dtype != torch.float64:
             if rounding > (tol if apart else tol / 2):
-                wide, left = x.double(), max(tol - rounding_of_result(x.dtype), tol / 2)
+                wide, left = x.double(), max(tol - _of_the_result(x), tol / 2)
                 options = replace(options, tol=left)
                 heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
                 return heated.to(x.dtype)
             apart = apart and rounding > ROUNDING_SHARE * tol
             rest = tol / 2 if apart else tol - rounding
-            tol = max(rest - rounding_of_result(x.dtype), rest / 2)
+            tol = max(rest - _of_the_result(x), rest / 2)
         else:
             apart = apart and rounding > tol
         if apart:
@@ -362,9 +362,9 @@ def _error_of_sums(longest: int) -> float:
     return longest / 4 * torch.finfo(torch.float32).eps / 2
 
 
-def rounding_of_result(dtype: torch.dtype) -> float:
+def _of_the_result(x: Tensor) -> float:
     """What it costs to round the result to float32; 16 bits are rounded on top of ``tol``."""
-    return torch.finfo(dtype).eps / 2 if dtype == torch.float32 else 0.0
+    return torch.finfo(x.dtype).eps / 2 if x.dtype == torch.float32 else 0.0
 
 
 def _recurrence(
