@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.results import save
 from bunn.experiments.environment import environment
-from bunn.keeping import kept
+from bunn.keeping import kept, lasting
 
 Job = TypeVar("Job")
 
@@ -35,7 +35,7 @@ def capture(step: Callable[[], object], warmup: int = 3) -> Callable[[], None]:
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with lasting(), torch.cuda.stream(stream):
         for _ in range(warmup):  # compiles, and builds what depends on the graph alone
             step()
     torch.cuda.current_stream().wait_stream(stream)
@@ -84,6 +84,7 @@ def medians(
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {
     "sparse products": ("walk_rows", "add_segments", "walk_blocks", "add_pieces"),
+    "heat by blocks": ("multiply_patches", "split_halves", "find_largest"),
     "chains": ("activate", "add_and_norm", "add_up"),
     "maps": ("turn_pairs",),
     "dense products": ("gemm", "nvjet", "cutlass", "splitk"),

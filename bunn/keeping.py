@@ -1,7 +1,10 @@
-"""Holding on to what caches hand out.
+"""Holding on to what caches hand out, and knowing what will be asked for again.
 
 A CUDA graph that is replayed reads memory that was there when it was captured: the edges that a
 model prepared, a Laplacian, a heat kernel. The caches that hold them may drop them meanwhile.
+
+Some of what they hold takes longer to build than a few calls without it: a heat kernel pays for a
+graph that is trained on, not for one that a sampler draws for one step.
 """
 
 from __future__ import annotations
@@ -31,3 +34,21 @@ def handed_out(value: Value) -> Value:
     for keeper in _KEEPERS:
         keeper.append(value)
     return value
+
+
+_LASTING: list[None] = []
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """A context in which all that is called will be called many times again."""
+    _LASTING.append(None)
+    try:
+        yield
+    finally:
+        _LASTING.pop()
+
+
+def lasts() -> bool:
+    """Whether it is known that calls will be repeated."""
+    return bool(_LASTING)

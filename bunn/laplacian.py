@@ -15,6 +15,7 @@ from bunn.edges import Adjacency, check_no_gradient, read_edges
 from bunn.kernels import cut_long_rows
 from bunn.kernels.grouping import group_rows
 from bunn.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
+from bunn.ordering import close_together
 from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 Normalization = Literal["rw", "sym"]
@@ -122,10 +123,15 @@ class Laplacian:
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
+        self._order: Tensor | None = None
         #: Those that have been computed.
         self.eigenpairs = Eigenpairs()
-        #: Heat kernels by time, degree and type, least recently used first: bunn.diffusion.dense.
-        self.kernels: OrderedDict[tuple[float, int, torch.dtype], Any] = OrderedDict()
+        #: Heat kernels by their form, least recently used first: bunn.diffusion.dense.
+        self.kernels: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        #: How often a method was chosen for it: bunn.diffusion.auto.
+        self.calls = 0
+        #: Nodes within so many edges of a block of them: bunn.diffusion.patchwise.
+        self.reaches: dict[int, float] = {}
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
 
@@ -174,6 +180,13 @@ class Laplacian:
         if self._blocks is None:
             self._blocks = before_compiling(Blocks.of, self.components, self.num_components)
         return self._blocks
+
+    @property
+    def order(self) -> Tensor:
+        """The nodes ``(n,)``, those that are close in the graph next to each other."""
+        if self._order is None:
+            self._order = before_compiling(_ordered, self._crow, self._col)
+        return self._order
 
     def coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
         """``S`` as row indices, column indices and float64 values, each ``(nnz,)``."""
@@ -357,6 +370,11 @@ def _without_added_loops(lap: Laplacian) -> Tensor:
     row, col = lap._rows(), lap._col.long()
     real = ~lap._isolated[row]
     return torch.stack((row[real], col[real]))
+
+
+def _ordered(crow: Tensor, col: Tensor) -> Tensor:
+    order = close_together(crow.cpu().numpy(), col.cpu().numpy())
+    return torch.from_numpy(order).to(crow.device)
 
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:

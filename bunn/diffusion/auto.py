@@ -28,16 +28,12 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import (
-    in_place,
-    kernel_degree,
-    kernel_entries,
-    on_tensor_cores,
-    storage,
-)
+from bunn.diffusion.dense import Form, form_of, in_place, kernel_entries, on_tensor_cores
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
+from bunn.diffusion.patchwise import reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
+from bunn.keeping import lasts
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
@@ -82,6 +78,14 @@ TENSOR_CORES_16 = TENSOR_CORES._replace(dense=0.0105, stack=1.5e7, move=30.0)
 IN_PLACE = TENSOR_CORES._replace(dense=0.044, stack=2e6, move=6.0)
 IN_PLACE_16 = TENSOR_CORES_16._replace(dense=0.0077, stack=2e6, move=5.0)
 
+#: Both by blocks of rows: features of float32 are split first.
+PATCHES = TENSOR_CORES._replace(dense=0.042, stack=2e7, move=10.0)
+PATCHES_16 = TENSOR_CORES_16._replace(dense=0.022, stack=5e6, move=4.0)
+
+#: Calls with a graph on a GPU before kernels are formed, where nobody says that more will come: a
+#: graph that is drawn for one step is not worth it.
+PATIENCE = 12
+
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
 #: The first time at which that is looked at.
@@ -93,6 +97,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
+    lap.calls += 1
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
@@ -147,15 +152,44 @@ def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
 
 
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Machine) -> float:
-    degree = kernel_degree(lap, time, tol, x.dtype)
-    formed = (time, degree, storage(lap, x.dtype)) in lap.kernels
-    entries = lap.blocks.filled_area if in_place(lap) else lap.blocks.area
-    if not formed and entries > kernel_entries(lap, x.dtype):
+    if not _known_well(lap):
         return math.inf
-    cost = _product_cost(x, lap, machine)
+    form = form_of(lap, time, tol, x.dtype)
+    formed = form in lap.kernels
+    if not formed and (_capturing(lap) or _entries(lap, form) > kernel_entries(lap, form.dtype)):
+        return math.inf
+    cost = _patch_cost(x, lap, form) if form.rows else _product_cost(x, lap, machine)
     if formed:
         return cost
-    return cost + _chebyshev_cost(lap, lap.blocks.largest, degree, machine) / machine.reuse
+    return cost + _chebyshev_cost(lap, lap.blocks.largest, form.degree, machine) / machine.reuse
+
+
+def _on_a_gpu(lap: Laplacian) -> bool:
+    return lap.device.type == "cuda"
+
+
+def _known_well(lap: Laplacian) -> bool:
+    """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does."""
+    return not _on_a_gpu(lap) or lap.calls > PATIENCE or lasts()
+
+
+def _capturing(lap: Laplacian) -> bool:
+    """Whether nothing can be formed now."""
+    return _on_a_gpu(lap) and torch.cuda.is_current_stream_capturing()
+
+
+def _entries(lap: Laplacian, form: Form) -> float:
+    """Those of a kernel that is kept in some form, with its transpose where that is kept, too."""
+    if form.rows:
+        return 2 * reach(lap, form.degree) * lap.num_nodes
+    return lap.blocks.filled_area if in_place(lap) else lap.blocks.area
+
+
+def _patch_cost(x: Tensor, lap: Laplacian, form: Form) -> float:
+    """One product of ``x`` by blocks of rows."""
+    machine = PATCHES_16 if x.dtype.itemsize == 2 else PATCHES
+    work = machine.dense * reach(lap, form.degree) + machine.move
+    return work * lap.num_nodes * x.size(1) + machine.stack
 
 
 def _limit_is_exact(lap: Laplacian, time: float, tol: float) -> bool:

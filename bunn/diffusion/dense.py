@@ -5,12 +5,15 @@ Kernels are kept per component, so a batch of small graphs holds ``sum s_i^2`` e
 dropped by least use when a Laplacian's kernels outgrow :func:`kernel_bytes`.
 
 Products of float32 are formed in float64: a sum over ``s`` nodes could be off by ``s / 4``
-roundings. On a GPU, those of features of 16 bits are formed by its tensor cores
-(:mod:`bunn.diffusion.products`), and small components are multiplied where they lie
-(:mod:`bunn.diffusion.blockwise`).
+roundings. On a GPU its tensor cores form them: small components are multiplied where they lie
+(:mod:`bunn.diffusion.blockwise`); nodes that reach few others, and features of float32, by blocks
+of rows (:mod:`bunn.diffusion.patchwise`); and other features of 16 bits by a matrix of their type
+(:mod:`bunn.diffusion.products`).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +22,14 @@ from bunn import kernels as device_kernels
 from bunn.diffusion.blockwise import BlockMatrix, block_product, lost_in_sums
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
+from bunn.diffusion.patchwise import (
+    LOST_IN_SUMS,
+    PatchMatrix,
+    form_patches,
+    patch_product,
+    reach,
+    rows_of_blocks,
+)
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.diffusion.products import filled_up, narrow_product
 from bunn.keeping import handed_out
@@ -34,8 +45,29 @@ KERNEL_ENTRIES = 2**25
 #: Entries of a kernel that are formed at a time.
 FORMED_ENTRIES = 2**27
 
+#: Nodes of the largest graph that is taken by blocks of rows.
+PATCHED_NODES = 2**16
+#: The share of all nodes within reach from which on a whole product of 16 bits is faster.
+WHOLE = 0.5
+
 #: One stack for every size of a component, or one matrix for all.
-Kernel = tuple[Tensor, ...] | BlockMatrix
+Kernel = tuple[Tensor, ...] | BlockMatrix | PatchMatrix
+
+
+class Form(NamedTuple):
+    """Which kernel is kept.
+
+    Args:
+        time: The time.
+        degree: That of the polynomial that it is.
+        dtype: The type of its entries; float32 by blocks of rows is two numbers of float16.
+        rows: Those of a block, 0 where it is not kept by them.
+    """
+
+    time: float
+    degree: int
+    dtype: torch.dtype
+    rows: int = 0
 
 
 def on_tensor_cores(lap: Laplacian) -> bool:
@@ -57,10 +89,10 @@ def kernel_bytes(lap: Laplacian) -> int:
 
 
 def kernel_entries(lap: Laplacian, dtype: torch.dtype) -> int:
-    """Entries of the largest kernel for features of some type that is formed unasked."""
+    """Entries of the largest kernel of some type that is formed unasked."""
     if not on_tensor_cores(lap):
         return KERNEL_ENTRIES
-    return kernel_bytes(lap) // max(4, storage(lap, dtype).itemsize)
+    return kernel_bytes(lap) // max(4, dtype.itemsize)
 
 
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
@@ -92,30 +124,42 @@ def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
     return dtype if in_place(lap) and dtype == torch.float32 else torch.float64
 
 
-def kernel_degree(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> int:
-    """The degree of the polynomial that a kernel is.
+def patched(lap: Laplacian, dtype: torch.dtype, tol: float) -> bool:
+    """Whether kernels for features of some type may be kept by blocks of rows."""
+    if not on_tensor_cores(lap) or in_place(lap) or not 0 < lap.num_nodes <= PATCHED_NODES:
+        return False
+    return dtype.itemsize == 2 or (dtype == torch.float32 and tol >= 2 * LOST_IN_SUMS)
 
-    For features of float32, of ``tol`` that is left which it takes to round the result, and where
-    components are multiplied in float32 where they lie, what that loses in sums.
+
+def form_of(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Form:
+    """How a kernel for features of some type is kept.
+
+    For features of float32, of ``tol`` that is left which it takes to round the result, and what is
+    lost in sums where these are not formed in float64.
     """
     lost = torch.finfo(dtype).eps / 2 if dtype == torch.float32 else 0.0
-    if dtype == torch.float32 and in_place(lap):
+    in_blocks = patched(lap, dtype, tol)
+    if dtype == torch.float32 and in_blocks:
+        lost += LOST_IN_SUMS
+    elif dtype == torch.float32 and in_place(lap):
         lost += lost_in_sums(lap.blocks.largest)
-    return chebyshev_degree(time, max(tol - lost, tol / 2))
+    degree = chebyshev_degree(time, max(tol - lost, tol / 2))
+    if in_blocks and (dtype == torch.float32 or reach(lap, degree) <= WHOLE * lap.num_nodes):
+        return Form(time, degree, dtype, rows_of_blocks(lap, degree, dtype))
+    return Form(time, degree, storage(lap, dtype))
 
 
 def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kernel:
-    """The blocks ``(m, s, s)`` of ``H(t)``, one stack per component size or all in one; cached."""
-    kernels = lap.kernels
-    key = (time, kernel_degree(lap, time, tol, dtype), storage(lap, dtype))
-    if key in kernels:
-        kernels.move_to_end(key)
+    """``H(t)``: blocks ``(m, s, s)``, one stack per component size, or all in one; cached."""
+    kernels, form = lap.kernels, form_of(lap, time, tol, dtype)
+    if form in kernels:
+        kernels.move_to_end(form)
     else:
-        kernels[key] = _form(lap, *key)
+        kernels[form] = form_patches(lap, *form) if form.rows else _form(lap, *form[:3])
         room = kernel_bytes(lap)
         while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
             kernels.popitem(last=False)
-    found: Kernel = handed_out(kernels[key])
+    found: Kernel = handed_out(kernels[form])
     return found
 
 
@@ -144,6 +188,8 @@ def _form(lap: Laplacian, time: float, degree: int, dtype: torch.dtype) -> Kerne
 def _apply(kernel: Kernel, lap: Laplacian, x: Tensor) -> Tensor:
     if isinstance(kernel, BlockMatrix):
         return block_product(kernel, x)
+    if isinstance(kernel, PatchMatrix):
+        return patch_product(kernel, x)
     blocks = lap.blocks.merged if on_tensor_cores(lap) else lap.blocks
     products = [_product(h, f) for h, f in zip(kernel, blocks.split(x), strict=True)]
     return blocks.join(products).to(x.dtype)
@@ -156,5 +202,7 @@ def _product(stack: Tensor, field: Tensor) -> Tensor:
 
 
 def _bytes(kernel: Kernel) -> int:
+    if isinstance(kernel, PatchMatrix):
+        return kernel.num_bytes
     stacks = (kernel.entries,) if isinstance(kernel, BlockMatrix) else kernel
     return sum(stack.numel() * stack.element_size() for stack in stacks)

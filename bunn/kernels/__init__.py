@@ -35,6 +35,10 @@ LONG = 256
 SHORT = 32
 #: Terms of float32 that tensor cores add up, which cut off what does not fit, before others do.
 TERMS = 32
+#: Numbers that are split into two of float16 are below two to this power, or twice that.
+BITS = 14
+#: Columns of the longest piece of a patch, whose chunks are added up in float32 one by one.
+LONGEST = 2048
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.
@@ -98,6 +102,27 @@ class Tiles(NamedTuple):
     table: Tensor
     order: Tensor
     rows: int
+
+
+class Patches(NamedTuple):
+    """A matrix by blocks of rows, each with the columns in which one of them has an entry.
+
+    Args:
+        entries: ``(m, ROWS, CHUNK)`` those of a block, ``CHUNK`` columns at a time: in 16 bits for
+            features of such, else in float16 by :func:`bunn.kernels.patches.split_matrix`.
+        rest: What is missing to those of float32, likewise.
+        nodes: ``(m * CHUNK,)`` int32 the columns.
+        spans: ``(blocks, 2)`` int32 the first chunk of a block, and how many it has.
+        rows: ``(blocks, ROWS)`` int32 the rows, -1 for none.
+        longest: The number of chunks of the longest block.
+    """
+
+    entries: Tensor
+    rest: Tensor | None
+    nodes: Tensor
+    spans: Tensor
+    rows: Tensor
+    longest: int
 
 
 class Decay(NamedTuple):
@@ -395,3 +420,22 @@ def multiply_components_back(
     from bunn.kernels.grouped import multiply_grouped_back  # noqa: PLC0415
 
     return multiply_grouped_back(x, matrices, tiles, transposed, decay, other)
+
+
+def multiply_patches(x: Tensor, patches: Patches) -> Tensor:
+    """The product of a matrix with features ``x: (n, c)``, in float32 or in its own type."""
+    from bunn.kernels.patches import multiply  # noqa: PLC0415
+
+    return multiply(x, patches)
+
+
+def split_matrix(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries of at most one in two parts, as they are multiplied with features of float32."""
+    scaled = matrix.double() * 2.0**BITS
+    high = scaled.half()
+    return high, (scaled - high).half()
+
+
+def joined_matrix(high: Tensor, low: Tensor) -> Tensor:
+    """The entries again, in float64."""
+    return (high.double() + low) * 2.0**-BITS

@@ -11,6 +11,7 @@ from typing import Any
 
 from bunn.data import DATASETS, GraphDataset, load_dataset
 from bunn.data.transforms import DiskCache
+from bunn.keeping import lasting
 from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.drive import Driver, can_be_stacked, in_step, is_small
@@ -128,7 +129,7 @@ class _Training:
 
     def train(self) -> list[Outcome]:
         outcomes = []
-        with _interruptible() as interrupted:
+        with lasting(), _interruptible() as interrupted:
             for runs in self._groups():
                 if self.record is not None:  # now that the runs could be built
                     self.record.describe(self.config)

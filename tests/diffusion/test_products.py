@@ -10,8 +10,9 @@ import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, heat_kernel
 from bunn.components import Blocks
 from bunn.diffusion.blockwise import lost_in_sums
+from bunn.diffusion.patchwise import CHUNK, LOST_IN_SUMS
 from bunn.diffusion.products import filled_up, narrow_product
-from bunn.kernels import TERMS
+from bunn.kernels import BITS, LONGEST, TERMS, split_matrix
 from tests.graphs import ZOO, edges_of
 
 
@@ -66,6 +67,41 @@ def test_what_is_lost_in_sums(n, rows):
         assert float((once / exact).abs().max()) > lost_in_sums(n)
 
 
+def in_patches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b`` as patches form it: halves, chunks from the smaller terms to the larger, pieces."""
+    (high, low), scale = split_matrix(a), 2.0**10
+    first = (b * scale).half()
+    rest = (b * scale - first).half()
+    pieces = []
+    for at in range(0, a.size(1), LONGEST):
+        total = torch.zeros(a.size(0), b.size(1))
+        for start in range(at, min(at + LONGEST, a.size(1)), CHUNK):
+            k = slice(start, start + CHUNK)
+            factors = torch.cat((low[:, k], high[:, k], high[:, k]), 1)
+            others = torch.cat((first[k], rest[k], first[k]))
+            total += as_tensor_cores_do(factors, others).float()
+        pieces.append(total)
+    return torch.stack(pieces).sum(0) * 2.0**-BITS / scale
+
+
+@pytest.mark.parametrize("rows", ["alike", "about alike", "much stays", "few"])
+@pytest.mark.parametrize("n", [300, 2048, 20_000])
+def test_what_patches_lose_in_sums(n, rows):
+    torch.manual_seed(0)
+    matrix = torch.full((6, n), 1 / n) if rows == "alike" else 2 * torch.rand(6, n) / n
+    if rows == "much stays":
+        matrix[:, 0] += 0.6
+    if rows == "few":
+        matrix[:, 30:] *= 1e-4
+    x = torch.cat(((0.5 + torch.rand(30)).expand(n, 30), torch.rand(n, 4)), dim=1)
+    exact = matrix.double() @ x.double()
+    assert float(((in_patches(matrix, x) - exact) / exact).abs().max()) <= LOST_IN_SUMS
+    if n == 20_000 and rows != "few":
+        once = as_tensor_cores_do(matrix.half(), x.half())
+        exact = matrix.half().double() @ x.half().double()
+        assert float(((once - exact) / exact).abs().max()) > LOST_IN_SUMS
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 13])
 def test_sizes_are_filled_up(size):
     matrix = kernel()[:, :size, :size].repeat(3, 1, 1)
@@ -116,7 +152,7 @@ def test_a_kernel_on_tensor_cores(dtype, monkeypatch):
     edge_index, n = ZOO["disconnected"]()
     lap = Laplacian(edge_index, num_nodes=n)
     x = torch.randn(n, 4).to(dtype).requires_grad_()
-    y = diffuse(x, lap, 2.0, method="dense")
+    y = diffuse(x, lap, 2.0, tol=1e-6, method="dense")  # finer than patches of float32 are
     exact = diffuse(x.double(), lap, 2.0, tol=1e-12, method="chebyshev")
     assert y.dtype == dtype
     slack = 2e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps

@@ -14,8 +14,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from bunn.components import ALIGNED, TOGETHER
-from bunn.kernels import bits, heads, squares, steps
+from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
+from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
+from bunn.kernels import BITS, bits, halves, heads, squares, steps
 from bunn.kernels.grouped import NARROW, WIDE
+from bunn.kernels.patches import FEW_ROWS, LOWEST, MANY_ROWS
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -28,16 +31,22 @@ TYPES = {
     **dict.fromkeys(("source", "target", "pointer", "other", "place"), "*i64"),
     **dict.fromkeys(("eigenvalues", "times", "sums"), "*fp32"),
     **dict.fromkeys(("tiles", "order"), "*i32"),
+    **dict.fromkeys(("nodes", "spans", "rows", "largest"), "*i32"),
+    "piece_stride": "i32",
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
-FEATURES = ("x", "p", "y", "out", "query", "key", "values", "matrices", "found")
+FEATURES = (
+    *("x", "p", "y", "out", "query", "key", "values", "matrices", "found"),
+    *("low", "entries", "rest"),
+)
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
+OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT")
 OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "SUMS"}
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
-    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS"),
+    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT"),
 )
 
 
@@ -51,6 +60,7 @@ def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
     if "PER_COLUMN" in flags:
         types |= dict.fromkeys("abc", "*fp32")
     sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride")
+    sizes += ("piece_stride",)
     aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
         kernel,
@@ -101,6 +111,11 @@ def main() -> None:
         tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages, "ALIGNED": ALIGNED}
         for on in ("", "TRANSPOSED DECAY PER_COLUMN", "TRANSPOSED DECAY PER_COLUMN SUMS"):
             show(squares.multiply_squares, on, dtype, tiling.warps, **tile)
+    for rows, tiling in ((PATCH_ROWS, FEW_ROWS), (MORE_ROWS, MANY_ROWS)):
+        tile = {"PIECES": 2, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows, "CHUNK": CHUNK}
+        tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
+        for dtype, on in (("fp16", "SPLIT"), ("bf16", "")):
+            show(halves.multiply_patches, on, dtype, tiling.warps, **tile)
 
 
 if __name__ == "__main__":

@@ -62,3 +62,13 @@ def test_components_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compil
         assert "wgmma.mma_async" in ptx, kernel["name"]
         assert ptx.count("cp.async.cg.shared.global") >= 4, kernel["name"]  # 16 bytes at a time
         assert kernel["stack"] == 0, kernel["name"]
+
+
+@pytest.mark.slow
+def test_patches_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compiled):
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith("multiply_patches")]
+    assert len(kernels) == 4
+    for kernel in kernels:
+        assert "wgmma.mma_async" in kernel["ptx"], kernel["name"]
+        assert kernel["ptx"].count("cp.async.cg.shared.global") >= 12, kernel["name"]
+        assert kernel["stack"] == 0, kernel["name"]

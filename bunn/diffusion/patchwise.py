@@ -1,0 +1,232 @@
+r"""Heat kernels by blocks of nodes that are close together, and the nodes that these reach.
+
+A polynomial of degree :math:`K` in :math:`S` has entries between nodes at most :math:`K` edges
+apart, and exact zeros beyond. Nodes that are close to each other reach almost the same ones: 64 of
+them on a long chain, at t = 1, little more than a hundred. So the kernel is a stack of small dense
+matrices, and heat one pass of products with them: a row of features is gathered once for a block,
+instead of once for each of its edges in each of :math:`K` products. Where all is within reach, it
+is one dense product, cut up.
+
+How features are multiplied, and why those of float32 keep their digits:
+:mod:`bunn.kernels.patches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bunn import kernels
+from bunn.calling import apply, batched
+from bunn.diffusion.polynomial import Polynomial, heat
+from bunn.kernels import Patches
+from bunn.laplacian import Laplacian
+from bunn.operator import SymmetricOperator, for_keeps
+
+#: Rows of a block, and how many where features of float32 are multiplied with :data:`MANY` columns.
+ROWS, MORE_ROWS = 64, 128
+MANY = 2048
+#: Columns that are gathered at a time.
+CHUNK = 32
+#: Blocks by which it is found out how far they reach.
+SAMPLED = 64
+#: Degrees up to which that is looked at; beyond, all is taken to be within reach.
+FARTHEST = 128
+#: Entries that are formed at a time.
+FORMED_ENTRIES = 2**27
+#: What products of float32 are off by at most, relative to the sums of magnitudes: by numbers of 22
+#: digits, by sums of chunks that are cut off, and by rounding sums of pieces, and of all.
+LOST_IN_SUMS = 4e-6
+
+
+@dataclass(frozen=True, eq=False)
+class PatchMatrix:
+    """A heat kernel, and its transpose in the same form, which may be the same."""
+
+    patches: Patches
+    transposed: Patches
+
+    @property
+    def adjoint(self) -> PatchMatrix:
+        """The transpose; nothing is copied."""
+        return PatchMatrix(self.transposed, self.patches)
+
+    @property
+    def num_bytes(self) -> int:
+        tensors = (self.patches.entries, self.patches.rest)
+        size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        return size if self.patches is self.transposed else 2 * size
+
+
+@for_keeps()
+def reach(lap: Laplacian, degree: int) -> float:
+    """How many nodes a block reaches along so many edges, on average, in whole chunks; cached.
+
+    All of them, where there is no time to find out.
+    """
+    if degree > FARTHEST:
+        return float(lap.num_nodes)
+    if degree not in lap.reaches:
+        if lap.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return float(lap.num_nodes)
+        blocks = lap.order.split(ROWS)
+        sampled = blocks[:: -(-len(blocks) // SAMPLED)]
+        there = torch.zeros(lap.num_nodes, len(sampled), dtype=lap.dtype, device=lap.device)
+        for column, block in enumerate(sampled):
+            there[block, column] = 1.0
+        for _ in range(degree):
+            there = (there + lap.aggregate(there) > 0).to(there.dtype)
+        lap.reaches[degree] = float((torch.ceil(there.sum(0) / CHUNK) * CHUNK).mean())
+    return lap.reaches[degree]
+
+
+def rows_of_blocks(lap: Laplacian, degree: int, dtype: torch.dtype) -> int:
+    """How many rows a block has that reaches as far, for features of a type."""
+    return MORE_ROWS if dtype == torch.float32 and reach(lap, degree) > MANY else ROWS
+
+
+@for_keeps()
+def form_patches(
+    lap: Laplacian, time: float, degree: int, dtype: torch.dtype, rows: int
+) -> PatchMatrix:
+    """The Chebyshev polynomial of a degree, in blocks of rows, for features of a type."""
+    operator = lap.matching(lap.null_vector).operator  # in float64: as exact as can be
+    polynomial = Polynomial("chebyshev", degree, 0.0, time)
+    count = -(-lap.num_nodes // rows)
+    order = torch.full((count * rows,), -1, device=lap.device)
+    order[: lap.num_nodes] = lap.order
+    order = order.view(count, rows)
+    at_once = max(1, FORMED_ENTRIES // (lap.num_nodes * rows))
+    formed = [_Formed.of(some, operator, polynomial, dtype) for some in order.split(at_once)]
+    lengths = torch.cat([part.lengths for part in formed])
+    spans = torch.stack((lengths.cumsum(0) - lengths, lengths), 1)
+    longest_first = lengths.argsort(descending=True, stable=True)
+    tables = (
+        torch.cat([part.nodes for part in formed]).int(),
+        spans[longest_first].int(),
+        order[longest_first].int(),
+        int(lengths.max()),
+    )
+    patches = _joined([part.entries for part in formed], *tables)
+    if operator.before is None:
+        return PatchMatrix(patches, patches)
+    return PatchMatrix(patches, _joined([part.transposed for part in formed], *tables))
+
+
+def _joined(
+    parts: list[tuple[Tensor, Tensor | None]],
+    nodes: Tensor,
+    spans: Tensor,
+    rows: Tensor,
+    longest: int,
+) -> Patches:
+    rest = [more for _, more in parts if more is not None]
+    entries = torch.cat([first for first, _ in parts])
+    return Patches(entries, torch.cat(rest) if rest else None, nodes, spans, rows, longest)
+
+
+class _Formed(NamedTuple):
+    """Some blocks.
+
+    Args:
+        nodes: Those that are reached, in whole chunks.
+        lengths: The number of chunks of every block.
+        entries: ``(m, rows, CHUNK)``, and what is missing to them.
+        transposed: Those of the transpose, likewise.
+    """
+
+    nodes: Tensor
+    lengths: Tensor
+    entries: tuple[Tensor, Tensor | None]
+    transposed: tuple[Tensor, Tensor | None]
+
+    @classmethod
+    def of(
+        cls, rows: Tensor, operator: SymmetricOperator, polynomial: Polynomial, dtype: torch.dtype
+    ) -> _Formed:
+        """Those with rows ``(count, rows)``, -1 for none."""
+        (count, side), n = rows.shape, operator.crow.numel() - 1
+        at = rows.clamp(min=0)
+        columns = torch.zeros(n, count * side, dtype=torch.float64, device=rows.device)
+        columns.scatter_(0, at.view(1, -1), (rows >= 0).double().view(1, -1))
+        bare = operator._replace(before=None, after=None)
+        columns = heat(columns, None, bare, polynomial).view(n, count, side)
+
+        block, node = (columns != 0).any(2).T.nonzero(as_tuple=True)
+        sizes = torch.bincount(block, minlength=count)
+        lengths = -(-sizes // CHUNK)
+        first = sizes.cumsum(0) - sizes
+        place = torch.arange(block.numel(), device=rows.device) - first[block]
+        place += ((lengths.cumsum(0) - lengths) * CHUNK)[block]
+        nodes = torch.repeat_interleave(node[first], lengths * CHUNK)
+        nodes[place] = node
+
+        def kept(before: Tensor | None, after: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            entries = columns[node, block]
+            if before is not None and after is not None:
+                entries = entries * before[node] * after.squeeze(1)[at[block]]
+            tiles = entries.new_zeros(nodes.numel(), side)
+            tiles[place] = entries
+            stack = tiles.view(-1, CHUNK, side).mT.contiguous()
+            return (
+                kernels.split_matrix(stack) if dtype == torch.float32 else (stack.to(dtype), None)
+            )
+
+        entries = kept(operator.before, operator.after)
+        same = operator.before is None
+        return cls(
+            nodes, lengths, entries, entries if same else kept(operator.after, operator.before)
+        )
+
+
+class _PatchProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, matrix: PatchMatrix) -> Tensor:
+        return kernels.multiply_patches(x, matrix.patches)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.matrix = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return patch_product(ctx.matrix.adjoint, grad), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return patch_product(ctx.matrix, tangent)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, matrix: PatchMatrix
+    ) -> tuple[Tensor, int]:
+        """Columns are independent: a batch is more of them."""
+        columns = x.movedim(in_dims[0] or 0, 1)
+        return patch_product(matrix, columns.flatten(1)).unflatten(1, columns.shape[1:]), 1
+
+
+def patch_product(matrix: PatchMatrix, x: Tensor) -> Tensor:
+    """``H x`` for ``x: (n, c)`` of the type that the matrix was formed for, differentiable."""
+    if batched(x) or torch._C._len_torch_dispatch_stack() > 0:
+        return _by_torch(matrix.patches, x)
+    y: Tensor = apply(_PatchProduct, x, matrix)
+    return y
+
+
+def _by_torch(patches: Patches, x: Tensor) -> Tensor:
+    """The same by operations of torch, for whoever looks at each of them."""
+    entries, rest, nodes, spans, rows, _ = patches
+    exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
+    tiles = entries.to(exact) if rest is None else kernels.joined_matrix(entries, rest)
+    gathered = x.to(exact)[nodes.long()].view(tiles.size(0), tiles.size(2), x.size(1))
+    sums = tiles @ gathered  # of every chunk
+    by_chunk = spans[:, 0].argsort()
+    owner = torch.repeat_interleave(by_chunk, spans[by_chunk, 1].long())
+    total = sums.new_zeros(rows.size(0), *sums.shape[1:]).index_add(0, owner, sums)
+    flat = rows.flatten()
+    place = torch.empty(x.size(0), dtype=torch.long, device=x.device)
+    place[flat[flat >= 0].long()] = (flat >= 0).nonzero().squeeze(1)
+    return total.view(flat.numel(), x.size(1))[place].to(x.dtype)

@@ -1,0 +1,96 @@
+"""What runs on the device for :mod:`bunn.kernels.patches`; conventions as in ``steps.py``."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def power_of_two(field):
+    """``2**(field - 127)``, by the bits of float32."""
+    return (field << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def find_largest(
+    x, largest, num_rows, width, x_stride, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """The largest finite magnitude of every column, as its bits, beside those of other rows."""
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < width
+    row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    where = row.to(tl.int64)[:, None] * x_stride + columns[None, :]
+    field = tl.load(x + where, mask=(row < num_rows)[:, None] & inside[None, :], other=0.0)
+    bits = field.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    bits = tl.max(tl.where(bits < 0x7F800000, bits, 0), 0)
+    tl.atomic_max(largest + columns, bits, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def scale_of(largest, columns, inside, LOWEST: tl.constexpr):
+    """The exponents of columns, as float32 has them, and no smaller than ``LOWEST``."""
+    return tl.maximum(tl.load(largest + columns, mask=inside, other=0) >> 23, LOWEST)
+
+
+@triton.jit
+def split_halves(
+    x, largest, high, low, num_rows, width, x_stride,
+    LOWEST: tl.constexpr, BITS: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Every column times a power of two, as the sum of two float16 numbers.
+
+    Its largest entry is then below ``2**(BITS + 1)``.
+    """
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < width
+    row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    mask = (row < num_rows)[:, None] & inside[None, :]
+    at = row.to(tl.int64)[:, None]
+    number = tl.load(x + at * x_stride + columns[None, :], mask=mask, other=0.0)
+    number *= power_of_two(254 + BITS - scale_of(largest, columns, inside, LOWEST))[None, :]
+    first = number.to(tl.float16)
+    tl.store(high + at * width + columns[None, :], first, mask=mask)
+    second = (number - first.to(tl.float32)).to(tl.float16)
+    tl.store(low + at * width + columns[None, :], second, mask=mask)
+
+
+@triton.jit
+def multiply_patches(
+    x, low, out, entries, rest, nodes, spans, rows, largest, width, x_stride, piece_stride,
+    SPLIT: tl.constexpr, PIECES: tl.constexpr, LOWEST: tl.constexpr, BITS: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows of a product, or the sums over one of ``PIECES`` parts of their columns.
+
+    Where numbers are split, the tensor cores add up no more than ``CHUNK`` terms, the small ones
+    first: they cut off what does not fit into a sum, and others round.
+    """
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    inside = columns < width
+    block, piece = tl.program_id(1), tl.program_id(2)
+    first, count = tl.load(spans + 2 * block), tl.load(spans + 2 * block + 1)
+    begin, end = first + count * piece // PIECES, first + count * (piece + 1) // PIECES
+    k = tl.arange(0, CHUNK)
+    tile = tl.arange(0, ROWS)[:, None] * CHUNK + k[None, :]
+    tile = begin.to(tl.int64) * (ROWS * CHUNK) + tile
+    nodes += begin.to(tl.int64) * CHUNK
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    for _ in tl.range(0, end - begin, num_stages=STAGES):
+        node = tl.load(nodes + k)
+        at = node.to(tl.int64)[:, None] * x_stride + columns[None, :]
+        features = tl.load(x + at, mask=inside[None, :], other=0.0)
+        matrix = tl.load(entries + tile)
+        if SPLIT:
+            terms = tl.dot(tl.load(rest + tile), features)
+            terms = tl.dot(matrix, tl.load(low + at, mask=inside[None, :], other=0.0), terms)
+            total += tl.dot(matrix, features, terms)
+        else:
+            total = tl.dot(matrix, features, total)
+        nodes += CHUNK
+        tile += ROWS * CHUNK
+    if SPLIT:
+        total *= 2.0 ** (-2 * BITS)
+        total *= power_of_two(scale_of(largest, columns, inside, LOWEST))[None, :]
+    row = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
+    where = piece.to(tl.int64) * piece_stride + row.to(tl.int64)[:, None] * width
+    mask = (row >= 0)[:, None] & inside[None, :]
+    tl.store(out + where + columns[None, :], total.to(out.dtype.element_ty), mask=mask)

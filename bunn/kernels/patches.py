@@ -1,0 +1,101 @@
+r"""Products with a matrix most of whose entries are zero, or none, by blocks of rows.
+
+.. math::
+    y_v = \sum_{u \in C} H_{vu} x_u, \qquad v \in R
+
+for blocks of rows :math:`R`, each with the columns :math:`C` in which one of them has an entry. The
+rows :math:`x_u` are gathered once for the whole block, a chunk of them at a time, and multiplied by
+the tensor cores.
+
+Features of 16 bits are multiplied by entries of their type. Those of float32 are divided by a power
+of two above the largest of their column and split into two float16 numbers, :math:`x = x_1 + x_2`
+with 22 digits, and so is the matrix, once. Of the four products, the one of both remainders is
+below the last digit and left out:
+
+.. math::
+    H x \approx (H_2 x_1 + H_1 x_2) + H_1 x_1.
+
+Products of float16 are exact in float32. Tensor cores add them up in it, but cut off what does not
+fit, term by term, instead of rounding it: errors of one sign, which add up. So only a chunk is
+added up there, from the smaller terms to the larger, then by the float32 units those of a piece of
+the columns, and the pieces last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bunn.kernels import BITS, LONGEST, Patches
+from bunn.kernels.halves import find_largest, multiply_patches, split_halves
+from bunn.kernels.launching import launch, parts
+
+#: The smallest exponent of a column, as float32 has it, whose inverse is a number of float32.
+LOWEST = 15
+#: Rows and columns that are split by a program.
+SPLIT_ROWS, SPLIT_WIDTH, SPLIT_WARPS = 64, 128, 4
+
+
+class PatchTiling(NamedTuple):
+    """How the work is cut up.
+
+    Args:
+        width: Columns of a program.
+        stages: Steps from the load of nodes to the product.
+        warps: Groups of 32 threads of a program.
+    """
+
+    width: int
+    stages: int
+    warps: int
+
+
+#: For blocks of up to 64 rows, and of more.
+FEW_ROWS, MANY_ROWS = PatchTiling(128, 6, 4), PatchTiling(64, 5, 4)
+
+
+def split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features ``(n, c)`` of float32 in two parts, and the largest of every column, as its bits."""
+    n, width = x.shape
+    largest = x.new_zeros(width, dtype=torch.int32)
+    high, low = (x.new_empty(n, width, dtype=torch.float16) for _ in range(2))
+    grid = (parts(width, SPLIT_WIDTH), parts(n, SPLIT_ROWS))
+    tile, sizes = {"AT_ONCE": SPLIT_ROWS, "WIDTH": SPLIT_WIDTH}, (n, width, x.stride(0))
+    launch(find_largest, grid, (x, largest, *sizes), SPLIT_WARPS, **tile)
+    launch(
+        split_halves,
+        grid,
+        (x, largest, high, low, *sizes),
+        SPLIT_WARPS,
+        **{"LOWEST": LOWEST, "BITS": BITS, **tile},
+    )
+    return high, low, largest
+
+
+def multiply(x: Tensor, patches: Patches, tiling: PatchTiling | None = None) -> Tensor:
+    """:func:`bunn.kernels.multiply_patches`."""
+    if x.size(1) > 1 and x.stride(1) != 1:
+        x = x.contiguous()
+    wide = x.dtype == torch.float32
+    (n, width), (_, rows, chunk) = x.shape, patches.entries.shape
+    tiling = tiling or (FEW_ROWS if rows <= 64 else MANY_ROWS)
+    pieces = parts(patches.longest * chunk, LONGEST)
+    out = torch.empty(n, width, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    into = out if pieces == 1 else out.new_empty(pieces, n, width, dtype=torch.float32)
+    high, low, largest = split(x) if wide else (x, None, None)
+    launch(
+        multiply_patches,
+        (parts(width, tiling.width), patches.spans.size(0), pieces),
+        (
+            *(high, low, into, patches.entries, patches.rest, patches.nodes, patches.spans),
+            *(patches.rows, largest, width, high.stride(0), n * width),
+        ),
+        tiling.warps,
+        **{"SPLIT": wide, "PIECES": pieces, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows},
+        **{"CHUNK": chunk, "WIDTH": tiling.width, "STAGES": tiling.stages},
+    )
+    return out if pieces == 1 else torch.sum(into, 0).to(x.dtype)
