@@ -48,7 +48,7 @@ FORMED_ENTRIES = 2**27
 #: Nodes of the largest graph that is taken by blocks of rows.
 PATCHED_NODES = 2**16
 #: The share of all nodes within reach from which on a whole product of 16 bits is faster.
-WHOLE = 0.5
+WHOLE = 0.35
 
 #: One stack for every size of a component, or one matrix for all.
 Kernel = tuple[Tensor, ...] | BlockMatrix | PatchMatrix
