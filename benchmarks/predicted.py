@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks import gpu_layers, gpu_models, gpu_scale
-from benchmarks.floors import CACHE, COPY, TENSOR
+from benchmarks.floors import CACHE, COPY, PRODUCTS, TENSOR, by_blocks
 from benchmarks.gpu_diffusion import DENSE_ENTRIES, compulsory_bytes, factors_of
 from benchmarks.results import load
 
@@ -51,27 +51,39 @@ class Count(NamedTuple):
         return 1e3 * (dense + self.moved / COPY + self.gathered / CACHE)
 
 
-def heat(nodes: int, entries: int, channels: int, time: float, size: int) -> Count:
-    """Heat, forward: sparse, or in 16 bits one dense product where that is faster."""
+def heat(
+    nodes: int, entries: int, channels: int, time: float, size: int, reached: float | None
+) -> Count:
+    """Heat, forward: sparse, one dense product, or by blocks, whichever is fastest."""
     dtype = torch.float32 if size == 4 else torch.bfloat16
     factors, field = factors_of(time, dtype), nodes * channels * size
     degree = sum(len(factor.steps) for factor in factors)
     moved = compulsory_bytes(nodes, entries, channels, factors, dtype)
-    sparse = Count(0.0, moved, degree * entries * channels * size, 1)
-    dense = Count(2.0 * nodes**2 * channels, size * nodes**2 + 2 * field, 0.0, 1)
-    fits = size == 2 and nodes**2 <= DENSE_ENTRIES
-    return min(sparse, dense, key=lambda count: count.milliseconds) if fits else sparse
+    ways = [Count(0.0, moved, degree * entries * channels * size, 1)]
+    if nodes**2 <= DENSE_ENTRIES:
+        operations = 2.0 * PRODUCTS[dtype] * nodes**2 * channels
+        ways.append(Count(operations, size * nodes**2 + 2 * field, 0.0, 1))
+    if reached is not None:
+        ways.append(Count(*by_blocks(nodes, reached, channels, dtype), 1))
+    return min(ways, key=lambda count: count.milliseconds)
 
 
 def step(
-    nodes: int, entries: int, channels: int, layers: int, parameters: int, size: int, blocks: int
+    nodes: int,
+    entries: int,
+    channels: int,
+    layers: int,
+    parameters: int,
+    size: int,
+    blocks: int,
+    reached: float | None = None,
 ) -> Count:
     """A step of a BuNN: ``blocks`` residual blocks of GraphSAGE in the phi of each layer.
 
     Without any, phi is a small perceptron and the update one linear map; with them, the update is a
     network of two layers on features and heat.
     """
-    field, warm = nodes * channels * size, heat(nodes, entries, channels, 1.0, size)
+    field, warm = nodes * channels * size, heat(nodes, entries, channels, 1.0, size, reached)
     slower = SLOWER[size]
     fields = 2 * MAP + LINEAR + ACTIVATION
     if blocks:
@@ -97,14 +109,15 @@ def rows() -> list[tuple[str, str, Count, float]]:
         if "BuNN, captured" not in row["milliseconds"]:
             continue
         stack = (gpu_layers.CHANNELS, gpu_layers.LAYERS, weights, SIZES[row["precision"]], 0)
-        count = step(row["nodes"], row["entries"], *stack)
+        reached = _reach(row["graph"], row["precision"])
+        count = step(row["nodes"], row["entries"], *stack, reached)
         name = f"five layers, {row['graph']}"
         found.append((name, row["precision"], count, row["milliseconds"]["BuNN, captured"]))
     graphs = {row["graph"]: (row["nodes"], row["entries"]) for row in layers}
     for row in load("gpu_models")["rows"]:
         _, depth, blocks = gpu_models.MODELS[row["graph"]]
         model = (gpu_models.CHANNELS, depth, row["parameters"], SIZES[row["precision"]], blocks)
-        count = step(*graphs[row["graph"]], *model)
+        count = step(*graphs[row["graph"]], *model, _reach(row["graph"], row["precision"]))
         name = f"full model, {row['graph']}"
         found.append((name, row["precision"], count, row["milliseconds"]["captured"]))
     for row in load("gpu_scale")["rows"]:
@@ -114,6 +127,14 @@ def rows() -> list[tuple[str, str, Count, float]]:
             found.append(
                 (name, "tf32", step(row["nodes"], row["entries"], *few), row["milliseconds"])
             )
+    return found
+
+
+def _reach(graph: str, precision: str) -> float | None:
+    """How many nodes a block reaches at t = 1."""
+    dtype = "bfloat16" if precision == "bf16" else "float32"
+    of = {(row["graph"], row["dtype"], row["time"]): row for row in load("floors")["rows"]}
+    found: float | None = of[(graph, dtype, 1.0)].get("reach")
     return found
 
 
