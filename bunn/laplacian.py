@@ -128,6 +128,8 @@ class Laplacian:
         self.eigenpairs = Eigenpairs()
         #: Heat kernels by their form, least recently used first: bunn.diffusion.dense.
         self.kernels: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        #: Means of neighbours by blocks of rows, for features of a type: bunn.diffusion.auto.
+        self.means: dict[torch.dtype, Any] = {}
         #: How often a method was chosen for it: bunn.diffusion.auto.
         self.calls = 0
         #: Nodes within so many edges of a block of them: bunn.diffusion.patchwise.
@@ -340,7 +342,7 @@ class Laplacian:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         eigenpairs = Eigenpairs(self.eigenpairs.gap)
-        state.update(_siblings={}, kernels=OrderedDict(), eigenpairs=eigenpairs)
+        state.update(_siblings={}, kernels=OrderedDict(), means={}, eigenpairs=eigenpairs)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

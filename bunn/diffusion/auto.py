@@ -28,12 +28,19 @@ import torch
 from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
-from bunn.diffusion.dense import Form, form_of, in_place, kernel_entries, on_tensor_cores
+from bunn.diffusion.dense import (
+    PATCHED_NODES,
+    Form,
+    form_of,
+    in_place,
+    kernel_entries,
+    on_tensor_cores,
+)
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.patchwise import reach
+from bunn.diffusion.patchwise import PatchMatrix, mean_patches, reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
-from bunn.keeping import lasts
+from bunn.keeping import handed_out, lasts
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
 
@@ -108,6 +115,23 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     return min(costs, key=lambda name: costs[name])
 
 
+def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix | None:
+    """The mean of the neighbours by blocks of rows, for features of a type, where that is cheaper
+    than along the edges; cached."""
+    lap.calls += 1
+    if dtype not in lap.means:
+        small = 0 < lap.num_nodes <= PATCHED_NODES and lap.operator.chunks is None
+        if dtype.itemsize != 2 or not on_tensor_cores(lap) or not small:
+            return None
+        if not _known_well(lap) or _capturing(lap):
+            return None
+        by_edges = _chebyshev_cost(lap, columns, 1, TENSOR_CORES_16)
+        cheaper = _patch_cost(columns, lap, 1, PATCHES_16) < by_edges
+        lap.means[dtype] = mean_patches(lap, dtype) if cheaper else None
+    found: PatchMatrix | None = handed_out(lap.means[dtype])
+    return found
+
+
 def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
     """The same times, those so large that the limit is exact to ``tol`` taken for infinite."""
     if time.upper is None or tol >= 1:
@@ -158,7 +182,11 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Mac
     formed = form in lap.kernels
     if not formed and (_capturing(lap) or _entries(lap, form) > kernel_entries(lap, form.dtype)):
         return math.inf
-    cost = _patch_cost(x, lap, form) if form.rows else _product_cost(x, lap, machine)
+    if form.rows:
+        patches = PATCHES_16 if x.dtype.itemsize == 2 else PATCHES
+        cost = _patch_cost(x.size(1), lap, form.degree, patches)
+    else:
+        cost = _product_cost(x, lap, machine)
     if formed:
         return cost
     return cost + _chebyshev_cost(lap, lap.blocks.largest, form.degree, machine) / machine.reuse
@@ -185,11 +213,10 @@ def _entries(lap: Laplacian, form: Form) -> float:
     return lap.blocks.filled_area if in_place(lap) else lap.blocks.area
 
 
-def _patch_cost(x: Tensor, lap: Laplacian, form: Form) -> float:
-    """One product of ``x`` by blocks of rows."""
-    machine = PATCHES_16 if x.dtype.itemsize == 2 else PATCHES
-    work = machine.dense * reach(lap, form.degree) + machine.move
-    return work * lap.num_nodes * x.size(1) + machine.stack
+def _patch_cost(columns: int, lap: Laplacian, degree: int, machine: Machine) -> float:
+    """One product by blocks of rows with a polynomial of a degree."""
+    work = machine.dense * reach(lap, degree) + machine.move
+    return work * lap.num_nodes * columns + machine.stack
 
 
 def _limit_is_exact(lap: Laplacian, time: float, tol: float) -> bool:

@@ -25,7 +25,7 @@ from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import (
     LOST_IN_SUMS,
     PatchMatrix,
-    form_patches,
+    heat_patches,
     patch_product,
     reach,
     rows_of_blocks,
@@ -155,7 +155,7 @@ def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kerne
     if form in kernels:
         kernels.move_to_end(form)
     else:
-        kernels[form] = form_patches(lap, *form) if form.rows else _form(lap, *form[:3])
+        kernels[form] = heat_patches(lap, *form) if form.rows else _form(lap, *form[:3])
         room = kernel_bytes(lap)
         while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:
             kernels.popitem(last=False)

@@ -13,6 +13,7 @@ How features are multiplied, and why those of float32 keep their digits:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from bunn.calling import apply, batched
 from bunn.diffusion.polynomial import Polynomial, heat
 from bunn.kernels import Patches
 from bunn.laplacian import Laplacian
-from bunn.operator import SymmetricOperator, for_keeps
+from bunn.operator import SymmetricOperator, for_keeps, random_walk
 
 #: Rows of a block, and how many where features of float32 are multiplied with :data:`MANY` columns.
 ROWS, MORE_ROWS = 64, 128
@@ -88,19 +89,47 @@ def rows_of_blocks(lap: Laplacian, degree: int, dtype: torch.dtype) -> int:
     return MORE_ROWS if dtype == torch.float32 and reach(lap, degree) > MANY else ROWS
 
 
+#: A matrix that has exact zeros between nodes that are far apart, by its product with columns.
+Symmetric = Callable[[Tensor], Tensor]
+
+
 @for_keeps()
-def form_patches(
+def heat_patches(
     lap: Laplacian, time: float, degree: int, dtype: torch.dtype, rows: int
 ) -> PatchMatrix:
     """The Chebyshev polynomial of a degree, in blocks of rows, for features of a type."""
     operator = lap.matching(lap.null_vector).operator  # in float64: as exact as can be
+    bare = operator._replace(before=None, after=None)
     polynomial = Polynomial("chebyshev", degree, 0.0, time)
+    return _form(lap, operator, lambda x: heat(x, None, bare, polynomial), dtype, rows)
+
+
+@for_keeps()
+def mean_patches(lap: Laplacian, dtype: torch.dtype) -> PatchMatrix:
+    """The mean of the neighbours, in blocks of rows, for features of 16 bits."""
+    operator = lap.matching(lap.null_vector).aggregation("mean")
+    bare = operator._replace(before=None, after=None)
+    return _form(lap, operator, lambda x: random_walk(x, bare), dtype, ROWS)
+
+
+def _form(
+    lap: Laplacian,
+    operator: SymmetricOperator,
+    symmetric: Symmetric,
+    dtype: torch.dtype,
+    rows: int,
+) -> PatchMatrix:
+    """``after M before`` for a symmetric matrix ``M``, and its transpose."""
+    before, after = operator.before, operator.after
     count = -(-lap.num_nodes // rows)
     order = torch.full((count * rows,), -1, device=lap.device)
     order[: lap.num_nodes] = lap.order
     order = order.view(count, rows)
     at_once = max(1, FORMED_ENTRIES // (lap.num_nodes * rows))
-    formed = [_Formed.of(some, operator, polynomial, dtype) for some in order.split(at_once)]
+    formed = [
+        _Formed.of(some, lap.num_nodes, symmetric, before, after, dtype)
+        for some in order.split(at_once)
+    ]
     lengths = torch.cat([part.lengths for part in formed])
     spans = torch.stack((lengths.cumsum(0) - lengths, lengths), 1)
     longest_first = lengths.argsort(descending=True, stable=True)
@@ -111,7 +140,7 @@ def form_patches(
         int(lengths.max()),
     )
     patches = _joined([part.entries for part in formed], *tables)
-    if operator.before is None:
+    if before is None:
         return PatchMatrix(patches, patches)
     return PatchMatrix(patches, _joined([part.transposed for part in formed], *tables))
 
@@ -145,15 +174,19 @@ class _Formed(NamedTuple):
 
     @classmethod
     def of(
-        cls, rows: Tensor, operator: SymmetricOperator, polynomial: Polynomial, dtype: torch.dtype
+        cls,
+        rows: Tensor,
+        n: int,
+        symmetric: Symmetric,
+        before: Tensor | None,
+        after: Tensor | None,
+        dtype: torch.dtype,
     ) -> _Formed:
         """Those with rows ``(count, rows)``, -1 for none."""
-        (count, side), n = rows.shape, operator.crow.numel() - 1
-        at = rows.clamp(min=0)
+        (count, side), at = rows.shape, rows.clamp(min=0)
         columns = torch.zeros(n, count * side, dtype=torch.float64, device=rows.device)
         columns.scatter_(0, at.view(1, -1), (rows >= 0).double().view(1, -1))
-        bare = operator._replace(before=None, after=None)
-        columns = heat(columns, None, bare, polynomial).view(n, count, side)
+        columns = symmetric(columns).view(n, count, side)
 
         block, node = (columns != 0).any(2).T.nonzero(as_tuple=True)
         sizes = torch.bincount(block, minlength=count)
@@ -175,11 +208,8 @@ class _Formed(NamedTuple):
                 kernels.split_matrix(stack) if dtype == torch.float32 else (stack.to(dtype), None)
             )
 
-        entries = kept(operator.before, operator.after)
-        same = operator.before is None
-        return cls(
-            nodes, lengths, entries, entries if same else kept(operator.after, operator.before)
-        )
+        entries = kept(before, after)
+        return cls(nodes, lengths, entries, entries if before is None else kept(after, before))
 
 
 class _PatchProduct(torch.autograd.Function):

@@ -422,11 +422,17 @@ def multiply_components_back(
     return multiply_grouped_back(x, matrices, tiles, transposed, decay, other)
 
 
-def multiply_patches(x: Tensor, patches: Patches) -> Tensor:
-    """The product of a matrix with features ``x: (n, c)``, in float32 or in its own type."""
+def multiply_patches(x: Tensor, patches: Patches, out: Tensor | None = None) -> Tensor:
+    """The product of a matrix with features.
+
+    Args:
+        x: ``(n, c)`` features, in float32 or in the type of the matrix.
+        patches: The matrix.
+        out: ``(n, c)`` where the result goes, contiguous but for its rows. (default: a new place)
+    """
     from bunn.kernels.patches import multiply  # noqa: PLC0415
 
-    return multiply(x, patches)
+    return multiply(x, patches, out)
 
 
 def split_matrix(matrix: Tensor) -> tuple[Tensor, Tensor]:

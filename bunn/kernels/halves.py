@@ -55,7 +55,8 @@ def split_halves(
 
 @triton.jit
 def multiply_patches(
-    x, low, out, entries, rest, nodes, spans, rows, largest, width, x_stride, piece_stride,
+    x, low, out, entries, rest, nodes, spans, rows, largest, width, x_stride, out_stride,
+    piece_stride,
     SPLIT: tl.constexpr, PIECES: tl.constexpr, LOWEST: tl.constexpr, BITS: tl.constexpr,
     ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -91,6 +92,6 @@ def multiply_patches(
         total *= 2.0 ** (-2 * BITS)
         total *= power_of_two(scale_of(largest, columns, inside, LOWEST))[None, :]
     row = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
-    where = piece.to(tl.int64) * piece_stride + row.to(tl.int64)[:, None] * width
+    where = piece.to(tl.int64) * piece_stride + row.to(tl.int64)[:, None] * out_stride
     mask = (row >= 0)[:, None] & inside[None, :]
     tl.store(out + where + columns[None, :], total.to(out.dtype.element_ty), mask=mask)

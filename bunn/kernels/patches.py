@@ -74,7 +74,9 @@ def split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return high, low, largest
 
 
-def multiply(x: Tensor, patches: Patches, tiling: PatchTiling | None = None) -> Tensor:
+def multiply(
+    x: Tensor, patches: Patches, out: Tensor | None = None, tiling: PatchTiling | None = None
+) -> Tensor:
     """:func:`bunn.kernels.multiply_patches`."""
     if x.size(1) > 1 and x.stride(1) != 1:
         x = x.contiguous()
@@ -82,7 +84,8 @@ def multiply(x: Tensor, patches: Patches, tiling: PatchTiling | None = None) -> 
     (n, width), (_, rows, chunk) = x.shape, patches.entries.shape
     tiling = tiling or (FEW_ROWS if rows <= 64 else MANY_ROWS)
     pieces = parts(patches.longest * chunk, LONGEST)
-    out = torch.empty(n, width, dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty(n, width, dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
     into = out if pieces == 1 else out.new_empty(pieces, n, width, dtype=torch.float32)
@@ -92,10 +95,10 @@ def multiply(x: Tensor, patches: Patches, tiling: PatchTiling | None = None) -> 
         (parts(width, tiling.width), patches.spans.size(0), pieces),
         (
             *(high, low, into, patches.entries, patches.rest, patches.nodes, patches.spans),
-            *(patches.rows, largest, width, high.stride(0), n * width),
+            *(patches.rows, largest, width, high.stride(0), into.stride(-2), n * width),
         ),
         tiling.warps,
         **{"SPLIT": wide, "PIECES": pieces, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows},
         **{"CHUNK": chunk, "WIDTH": tiling.width, "STAGES": tiling.stages},
     )
-    return out if pieces == 1 else torch.sum(into, 0).to(x.dtype)
+    return out if pieces == 1 else out.copy_(torch.sum(into, 0))

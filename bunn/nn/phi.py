@@ -16,6 +16,7 @@ from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn import kernels
+from bunn.diffusion.auto import choose_mean
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn.chains import Stage, feed_forward, is_plain_norm, may_be_fused, stages_of
@@ -163,8 +164,10 @@ class SAGEPhi(PhiNetwork):
         chains = self._chains() if fits else None
         if chains:
             norms = cast(list[nn.LayerNorm], [*self.norms, self.lin_out[0]])
-            mean = lap.matching(x).aggregation("mean")
-            z = residual_blocks(x, norms, chains, mean, factor_dtype(x))
+            graph, dtype = lap.matching(x), factor_dtype(x)
+            patches = choose_mean(graph, dtype, x.size(1))
+            mean = graph.aggregation("mean")
+            z = residual_blocks(x, norms, chains, mean, dtype, patches)
             return cast(Tensor, self.lin_out[1](z))
         for norm, update in zip(self.norms, self.updates, strict=True):
             z = as_factor(norm(x))

@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from bunn import kernels
 from bunn.calling import batched
+from bunn.diffusion.patchwise import PatchMatrix
 from bunn.diffusion.products import multiply_16_bits
 from bunn.kernels import Dropout
 from bunn.nn.chains import (
@@ -75,6 +76,7 @@ class Plan(NamedTuple):
         inner: What is dropped inside of blocks.
         outer: What is dropped at their ends.
         mean: The mean of the neighbours.
+        patches: The same by blocks of rows, where that is faster.
         dtype: The type of products.
         differentiable: Whether a backward pass may follow.
     """
@@ -84,8 +86,25 @@ class Plan(NamedTuple):
     inner: list[Dropout]
     outer: list[Dropout]
     mean: SymmetricOperator
+    patches: PatchMatrix | None
     dtype: torch.dtype
     differentiable: bool
+
+    def average(self, x: Tensor, out: Tensor) -> None:
+        """The mean of the neighbours, into ``out``."""
+        if self.patches is None:
+            walk = self.mean
+            kernels.product(x, out, walk.rows, walk.before, walk.after)
+        else:
+            kernels.multiply_patches(x, self.patches.patches, out)
+
+    def average_back(self, grad: Tensor, out: Tensor) -> None:
+        """Its adjoint."""
+        if self.patches is None:
+            walk = self.mean.adjoint
+            kernels.product(grad, out, walk.rows, walk.before, walk.after)
+        else:
+            kernels.multiply_patches(grad, self.patches.transposed, out)
 
 
 class _Blocks(torch.autograd.Function):
@@ -121,7 +140,7 @@ class _Blocks(torch.autograd.Function):
             )
             moments.extend(moment)
             if i < k:
-                _average(normed, plan.mean, pair[:, width:])
+                plan.average(normed, pair[:, width:])
             return stream
 
         stream = norm(0, x, None)
@@ -170,7 +189,7 @@ class _Blocks(torch.autograd.Function):
             )
             by_pair = by_before[i] @ maps[i]
             more = by_branch.new_empty(x.shape)
-            _average(by_pair[:, width:], plan.mean.adjoint, more)
+            plan.average_back(by_pair[:, width:], more)
             by_x = norm(i, by_x, by_pair[:, :width], more)
         by_norms, by_biases = passes().add_up_parts(sums), passes().add_up_parts(bias_sums)
         by = Parameters(
@@ -184,10 +203,6 @@ class _Blocks(torch.autograd.Function):
             leave_biases=by_norms[1:, 2],
         )
         return None, by_x, *by.flat()
-
-
-def _average(x: Tensor, operator: SymmetricOperator, out: Tensor) -> None:
-    kernels.product(x, out, operator.rows, operator.before, operator.after)
 
 
 def _by_weights(weights: Sequence[Tensor], grad: Tensor, x: Tensor) -> Sequence[Tensor | None]:
@@ -223,6 +238,7 @@ def residual_blocks(
     chains: Sequence[tuple[Stage, Stage]],
     mean: SymmetricOperator,
     dtype: torch.dtype,
+    patches: PatchMatrix | None = None,
 ) -> Tensor:
     """``LayerNorm(s_k)`` in ``dtype``.
 
@@ -233,6 +249,7 @@ def residual_blocks(
             second have biases and no activations.
         mean: The mean of the neighbours.
         dtype: The type of products.
+        patches: The same mean by blocks of rows, where that is faster. (default: :obj:`None`)
     """
     noise, stages = Noise(2 * len(chains), x), [stage for pair in chains for stage in pair]
     dropouts = [noise.dropout(stage.dropout) for stage in stages]
@@ -253,6 +270,7 @@ def residual_blocks(
         inner=dropouts[::2],
         outer=dropouts[1::2],
         mean=mean,
+        patches=patches,
         dtype=dtype,
         differentiable=torch.is_grad_enabled() and needed,
     )

@@ -17,7 +17,7 @@ from bunn.diffusion import patchwise
 from bunn.diffusion.auto import choose
 from bunn.diffusion.dense import form_of
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.patchwise import PatchMatrix, form_patches
+from bunn.diffusion.patchwise import PatchMatrix, heat_patches
 from bunn.keeping import lasting
 from bunn.kernels import BITS, Patches, joined_matrix, split_matrix
 from bunn.kernels.patches import PatchTiling, multiply, split
@@ -90,7 +90,9 @@ def test_other_tilings():
     patches = patches_of(matrix, torch.float32, 16, 16)
     exact = matrix.to(DEVICE) @ x.double()
     for tiling in (PatchTiling(16, 2, 4), PatchTiling(64, 4, 8)):
-        torch.testing.assert_close(multiply(x, patches, tiling).double(), exact, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            multiply(x, patches, tiling=tiling).double(), exact, rtol=0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("exponent", [-38, -30, -5, 0, 20, 37])
@@ -223,7 +225,7 @@ def test_reach_counts_what_is_kept(served):
     for name in ("path", "grid", "hub", "disconnected"):
         lap = laplacian(name)
         for degree in (1, 3, 6):
-            matrix = form_patches(lap, 1.0, degree, torch.float32, patchwise.ROWS)
+            matrix = heat_patches(lap, 1.0, degree, torch.float32, patchwise.ROWS)
             chunks = float(matrix.patches.spans[:, 1].float().mean())
             assert patchwise.reach(lap, degree) == pytest.approx(chunks * patchwise.CHUNK)
             lengths = matrix.patches.spans[:, 1]
@@ -249,7 +251,7 @@ def test_rows_of_a_block(served):
     lap = laplacian("grid")
     few, many = form_of(lap, 0.1, 1e-5, torch.float32), form_of(lap, 30.0, 1e-5, torch.float32)
     assert (few.rows, many.rows) == (16, 32)
-    assert form_of(lap, 0.1, 1e-5, torch.bfloat16).rows == 16
+    assert form_of(laplacian("path"), 0.1, 1e-5, torch.bfloat16).rows == 16
     whole = form_of(lap, 30.0, 1e-5, torch.bfloat16)
     assert (whole.rows, whole.dtype) == (0, torch.bfloat16)
     fine = form_of(lap, 0.1, 7e-6, torch.float32)

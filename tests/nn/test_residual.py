@@ -7,7 +7,11 @@ import torch
 from torch import nn
 
 from bunn import Laplacian, kernels
+from bunn.diffusion import auto
+from bunn.diffusion.patchwise import mean_patches, patch_product
+from bunn.keeping import lasting
 from bunn.nn import SAGEPhi, residual
+from bunn.operator import random_walk
 from tests.graphs import ZOO
 
 pytest.importorskip("triton", reason="needs Triton")
@@ -38,7 +42,8 @@ def features() -> torch.Tensor:
 def gradients(phi, x, edges=EDGES, precision=torch.float32):
     """Those of a loss, with the same seeds each time."""
     torch.manual_seed(3)
-    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == torch.bfloat16):
+    narrow = precision.itemsize == 2
+    with torch.autocast(DEVICE, precision if narrow else torch.bfloat16, enabled=narrow):
         loss = phi(x, edges).float().square().sum()
     return torch.autograd.grad(loss, [p for p in phi.parameters() if p.requires_grad])
 
@@ -78,6 +83,52 @@ def test_gradients_under_autocast():
     found, wide = gradients(phi, x, precision=torch.bfloat16), copy.deepcopy(phi).double()
     assert_close([grad.double() for grad in found], gradients(wide, x.double()), 4e-2)
     assert {grad.dtype for grad in found} == {torch.float32}
+
+
+@pytest.mark.parametrize("graph", ["grid", "disconnected"])
+def test_means_by_blocks_of_rows(graph, monkeypatch):
+    """In float16: Triton's interpreter does not multiply bfloat16."""
+    edge_index, n = ZOO[graph]()
+    lap = Laplacian(edge_index, num_nodes=n).to(DEVICE)
+    phi, x = phi_of(hidden_channels=32), torch.randn(n, 5, device=DEVICE)
+    expected = gradients(phi, x, lap, torch.float16)
+    products = []
+    real = kernels.multiply_patches
+    spy = lambda *args: products.append(args[0]) or real(*args)  # noqa: E731
+    monkeypatch.setattr(kernels, "multiply_patches", spy)
+    monkeypatch.setattr(auto, "on_tensor_cores", lambda lap: True)
+    monkeypatch.setattr(auto, "PATCHES_16", auto.PATCHES_16._replace(dense=0, stack=0, move=0))
+    with lasting():
+        found = gradients(phi, x, lap, torch.float16)
+        assert [part.dtype for part in products] == [torch.float16] * 6  # three forth, three back
+        assert_close(found, expected, 1e-2)
+        wide = copy.deepcopy(phi).double()
+        exact = gradients(wide, x.double(), lap)
+        assert_close([grad.double() for grad in found], exact, 1e-2)
+        products.clear()
+        gradients(phi, x, lap)
+        assert not products  # of float32
+    assert set(lap.means) == {torch.float16}
+    assert not copy.deepcopy(lap).means
+
+
+def test_a_mean_by_blocks_is_the_mean():
+    edge_index, n = ZOO["disconnected"]()  # three of its nodes have no neighbours
+    lap = Laplacian(edge_index, num_nodes=n).to(DEVICE)
+    x = torch.randn(n, 7, device=DEVICE).half()
+    matrix = mean_patches(lap, torch.float16)
+    for mine, theirs in (
+        (patch_product(matrix, x), lap.aggregate(x.double())),
+        (
+            patch_product(matrix.adjoint, x),
+            random_walk(x.double(), lap.matching(x.double()).aggregation("mean").adjoint),
+        ),
+    ):
+        torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)
+    both = torch.full((n, 14), 3.0, device=DEVICE).half()
+    kernels.multiply_patches(x, matrix.patches, both[:, 7:])
+    assert torch.equal(both[:, 7:], patch_product(matrix, x))
+    assert bool((both[:, :7] == 3.0).all())
 
 
 def test_without_a_backward_pass():
