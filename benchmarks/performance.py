@@ -11,7 +11,7 @@ from benchmarks.steps import sections
 from benchmarks.targets import against_targets, of_copy_as_recurrence
 from benchmarks.words import how, number, what_errors_are
 from bunn import kernels
-from bunn.diffusion import factors
+from bunn.diffusion import auto, factors, patchwise
 from bunn.kernels import grouping
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -30,7 +30,9 @@ recurrence of Chebyshev a product reads its two predecessors, writes its own and
 every other time: four fields. Factor by factor it reads one and writes one where a root is real,
 and two products move five fields where a pair is complex. Besides, it reads one row of features per
 edge, mostly out of the cache. Or the kernel of the heat, which no learned parameter touches, is
-formed once, and heat is one dense product.
+formed once, and heat is one dense product. The polynomial is zero between nodes that are more than
+K edges apart: by blocks of nodes that are close together, whose reach is shared, that product is as
+small as the reach.
 """
 
 KERNELS = f"""\
@@ -75,14 +77,25 @@ What lies between two dense products of a residual block is one pass each way
 normalisation. Such a pass is bound by its instructions. A hash decides what is dropped, again in
 the backward pass instead of being stored, and GELU takes one exponential.
 
-For features of 16 bits the dense product has a kernel of their type, summed in float32. For those
-of float32 it is formed in float64. It was three products of float16 before, the kernel and the
-features each as a sum of two such numbers: 0.9 ms on tolokers instead of 2.5. But tensor cores cut
-off what does not fit into a sum, term by term, instead of rounding it, and constant features were
-off by up to 1.5e-5, more than `tol`, with 2,048 terms to a sum
-(`log/gpu_diffusion-5854bbf.json`); on the row of a hub by 2.7e-5. Eigenvectors are multiplied in
-the same way. Batches of small graphs stay in float32: there 32 terms are added up at a time, and
-the float32 units add up the rest.
+Where a graph is asked for again and again, its heat at a fixed time is taken by blocks of
+{patchwise.ROWS} nodes that are close together (`bunn/ordering.py` merges pairs of nodes, pairs of
+pairs and so on) and the nodes within their reach, with the kernel of the heat in small dense
+matrices: one pass (`bunn/kernels/patches.py`), whatever the degree. For features of 16 bits
+matrices have their type. Those of float32 are scaled by column and split into two numbers of
+float16, as the matrix is: three products. Tensor cores cut off what does not fit into a sum, term
+by term, instead of rounding it; where all terms of {kernels.LONGEST:,} are alike that is 1.5e-5,
+more than `tol`. So {patchwise.CHUNK} terms are added up there, the small ones first, and the rest
+by the float32 units: errors on a star of 30,000 leaves with equal features are 2.7e-6 at t = 1, the
+polynomial's 1.2e-6 included (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SUMS:g} are left to
+them.
+
+Where all is within reach of all, as on tolokers, heat is a dense product of the same kind for
+float32, and for 16 bits cuBLAS's. A `tol` below {2 * patchwise.LOST_IN_SUMS:g}, and eigenvectors of
+large components, are multiplied in float64. Batches of small graphs stay in float32: there 32 terms
+are added up at a time, and the float32 units add up the rest.
+
+A kernel takes a tenth of a second to form, which one step would not pay: unless it is known that
+calls will be repeated, as in `bunn train`, it is formed after {auto.PATIENCE} calls with a graph.
 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
 """
@@ -107,9 +120,14 @@ What limited it, and what was tried:
   TB/s. The second-level cache gives half of that; the rest comes from the first, and memory, of
   which *of a copy* counts 2.3 fields, is no longer what is waited for. On `random` the features are
   larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.57 ms, at
-  4.5 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches.
-  Blocks of rows need a third of them in bfloat16; the dense product, which *auto* takes from t = 1
-  on in bfloat16 and from t = 10 on in float32, none.
+  4.5 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches. Blocks of rows
+  need a third of them in bfloat16; the dense product, which *auto* takes there, none.
+- **Close nodes.** What is gathered can be shared, and not for one product but for all: 64 nodes of
+  minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for the chain in
+  bfloat16 at t = 1: 14 us instead of 90; measured are 21. In float32 splitting the features takes
+  40 of 84 us; 220 were taken before. *By blocks*, below, has all predictions. It serves where a
+  graph has places: not `random`, `like-amazon-ratings` and `like-questions`, which are generated
+  without any, and where a few steps reach everything.
 - **Blocks in float32.** Tensor cores multiply no float32, so features have to be split: in three
   bfloat16 parts a product takes 207 us or more on tolokers, by the way it is cut up, in two of TF32
   211 or more; row by row it takes 215, cuSPARSE 249 (`gpu_tried.json`). One part alone takes 149:
@@ -158,19 +176,23 @@ def _floors(result: dict[str, Any]) -> str:
             f"{row['operations'] / 1e9:.1f}",
             f"{row['compulsory_bytes'] / 1e6:,.0f}",
             f"{row['gathered_bytes'] / 1e6:,.0f}",
+            number(row["reach"], ",.0f"),
             *(number(value, ".2f") for value in row["milliseconds"].values()),
         ]
         for row in result["rows"]
     ]
     return (
         f"With {result['channels']} channels, 64 on the graphs of a million nodes, at tol 1e-5, or "
-        "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; and the "
+        "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; nodes that "
+        f"{patchwise.ROWS} close ones reach, in whole chunks; and the "
         f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
         f"{rates['cache'] / 1e12:g} TB/s from the cache, and "
-        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits ({rates['wide'] / 1e12:g} in float64, "
-        "which multiplies features of float32):\n\n"
+        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits, three of which make one in float32:\n\n"
         + table(
-            ["graph", "type", "t", "K", "GFLOP", "moved", "gathered", "memory", "cache", "dense"],
+            [
+                *("graph", "type", "t", "K", "GFLOP", "moved", "gathered", "reach"),
+                *("memory", "cache", "dense", "blocks"),
+            ],
             rows,
         )
     )
@@ -242,8 +264,29 @@ def _measured(result: dict[str, Any] | None) -> str:
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
     header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence"]
     header += ["sparse, error", "dense, error", "auto, error"]
-    parts = (f"## Measured\n\n{about}\n", table(header, rows), LIMITS)
+    parts = (f"## Measured\n\n{about}\n", table(header, rows), LIMITS, _by_blocks(result))
     return "\n".join((*parts, against_targets(result), _log(result)))
+
+
+def _by_blocks(result: dict[str, Any]) -> str:
+    """What heat by blocks was predicted to take, and takes."""
+    floors = {(row["graph"], row["dtype"], row["time"]): row for row in load("floors")["rows"]}
+    rows = []
+    for row in result["rows"]:
+        floor = floors.get((row["graph"], row["dtype"], row["time"]))
+        if floor is None or row["chosen"] != "dense":
+            continue
+        ways = {name: floor["milliseconds"].get(name) for name in ("blocks", "dense")}
+        predicted = min(ms for ms in ways.values() if ms is not None)
+        taken = row["milliseconds"]["dense"]
+        rows.append([row["graph"], row["dtype"], f"{row['time']:g}", f"{floor['reach']:,.0f}"])
+        rows[-1] += [f"{predicted:.3f}", f"{taken:.3f}", f"{taken / predicted:.2f}"]
+    return (
+        "### By blocks\n\nWhere *auto* takes the kernel of the heat: the nodes that a block of "
+        f"{patchwise.ROWS} reaches, in whole chunks; the milliseconds predicted of blocks, or of "
+        "a whole product where that is less; and those measured.\n\n"
+        + table(["graph", "type", "t", "reach", "predicted", "measured", "ratio"], rows)
+    )
 
 
 def _log(now: dict[str, Any]) -> str:

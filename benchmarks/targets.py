@@ -28,7 +28,7 @@ def against_targets(result: dict[str, Any]) -> str:
     return (
         f"Against the targets: the sparse kernel was to be {SPARSE:g} times as fast as the faster "
         f"cuSPARSE, and is {times('sparse', rows, SPARSE)}. *auto* was to be {AUTO:g} times as "
-        "fast; where it takes the dense product, which is one of float64 in float32, it is "
+        "fast; where it takes the kernel of the heat, whole or by blocks, it is "
         f"{times('auto', dense, AUTO)}; elsewhere, where gathering is the limit, it is "
         f"{times('auto', others, AUTO)}. Where features are larger than the cache, {COPY:g} of "
         "what a copy moves was to be moved, and is "
