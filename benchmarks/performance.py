@@ -94,8 +94,9 @@ float32, and for 16 bits cuBLAS's. A `tol` below {2 * patchwise.LOST_IN_SUMS:g},
 large components, are multiplied in float64. Batches of small graphs stay in float32: there 32 terms
 are added up at a time, and the float32 units add up the rest.
 
-A kernel takes a tenth of a second to form, which one step would not pay: unless it is known that
-calls will be repeated, as in `bunn train`, it is formed after {auto.PATIENCE} calls with a graph.
+Close nodes and their kernel take up to a second to find and to form, which one step would not pay:
+unless it is known that calls will be repeated, as in `bunn train`, that is done after
+{auto.PATIENCE} calls with a graph.
 
 `BUNN_KERNELS=0` in the environment leaves everything to torch.
 """

@@ -124,6 +124,7 @@ class Laplacian:
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
         self._order: Tensor | None = None
+        self._spread: float | None = None
         #: Those that have been computed.
         self.eigenpairs = Eigenpairs()
         #: Heat kernels by their form, least recently used first: bunn.diffusion.dense.
@@ -189,6 +190,13 @@ class Laplacian:
         if self._order is None:
             self._order = before_compiling(_ordered, self._crow, self._col)
         return self._order
+
+    @property
+    def spread(self) -> float:
+        """The largest degree over the smallest, in the component where that is largest."""
+        if self._spread is None:
+            self._spread = before_compiling(_spread_of, self._degree, self.components)
+        return self._spread
 
     def coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
         """``S`` as row indices, column indices and float64 values, each ``(nnz,)``."""
@@ -372,6 +380,16 @@ def _without_added_loops(lap: Laplacian) -> Tensor:
     row, col = lap._rows(), lap._col.long()
     real = ~lap._isolated[row]
     return torch.stack((row[real], col[real]))
+
+
+def _spread_of(degree: Tensor, components: Tensor) -> float:
+    bounds = [
+        degree.new_zeros(int(components.max()) + 1).scatter_reduce(
+            0, components, degree, reduce, include_self=False
+        )
+        for reduce in ("amax", "amin")
+    ]
+    return float((bounds[0] / bounds[1]).max())
 
 
 def _ordered(crow: Tensor, col: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """An order of the nodes in which those that lie next to each other are close in the graph.
 
 Pairs of nodes are merged, then pairs of pairs, and so on, as in the coarsening of graphs that are
-to be partitioned, while there are many to merge. What is merged early lies close together.
+to be partitioned, until nobody has neighbours. What is merged early lies close together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ Array = npt.NDArray[Any]
 
 #: Rounds in which those that found nobody look again.
 ROUNDS = 6
-#: It ends where less than this share of what is there is merged, as around a hub.
-LEAST = 1 / 16
 
 
 def close_together(crow: Array, col: Array) -> Array:
@@ -31,19 +29,19 @@ def close_together(crow: Array, col: Array) -> Array:
     row = np.repeat(np.arange(n), np.diff(crow))
     graph = coo_array((np.ones(len(col)), (row, col)), shape=(n, n))
     member, keys = np.arange(n), [np.zeros(n, dtype=np.int64)]
-    while True:
+    while (graph.row != graph.col).any():
         merged = _merged_pairs(graph, np.bincount(member, minlength=graph.shape[0]))
-        if len(merged) == 0 or merged.max() + 1 > (1 - LEAST) * len(merged):
-            return np.lexsort(keys)
         member = merged[member]
         keys.append(member)
         graph = _contracted(graph, merged)
+    return np.lexsort(keys)
 
 
 def _merged_pairs(graph: coo_array, sizes: Array) -> Array:
     """The number of every node once pairs are one.
 
     A node wishes for the one to which its edges weigh most for its size; pairs wish for each other.
+    Those who are left, as around a hub, are paired with others who wish for the same.
     """
     n = graph.shape[0]
     proper = graph.row != graph.col
@@ -52,18 +50,29 @@ def _merged_pairs(graph: coo_array, sizes: Array) -> Array:
     score *= 1 + 1e-3 * _noise(np.minimum(row, col), np.maximum(row, col))
     best_first = np.lexsort((-score, row))
     row, col = row[best_first], col[best_first]
-    partner = np.full(n, -1)
+    dearest, partner = _wishes(row, col, n), np.full(n, -1)
     for _ in range(ROUNDS):
         free = (partner[row] < 0) & (partner[col] < 0)
         row, col = row[free], col[free]
-        first = np.flatnonzero(np.diff(row, prepend=-1))
-        wish = np.full(n, -1)
-        wish[row[first]] = col[first]
-        pairs = row[first][wish[col[first]] == row[first]]
+        wish = _wishes(row, col, n)
+        pairs = np.flatnonzero((wish >= 0) & (wish[wish] == np.arange(n)))
         partner[pairs] = wish[pairs]
+    left = np.flatnonzero((partner < 0) & (dearest >= 0))
+    left = left[np.argsort(dearest[left], kind="stable")]
+    group = np.flatnonzero(np.diff(dearest[left], prepend=-1))
+    place = np.arange(len(left)) - np.repeat(group, np.diff(group, append=len(left)))
+    second = np.flatnonzero(place % 2 == 1)
+    partner[left[second]], partner[left[second - 1]] = left[second - 1], left[second]
     nodes = np.arange(n)
     head = np.where(partner < 0, nodes, np.minimum(nodes, partner))
     return np.unique(head, return_inverse=True)[1]
+
+
+def _wishes(row: Array, col: Array, n: int) -> Array:
+    """The first that every node has in a list of pairs, -1 for none."""
+    first, wish = np.flatnonzero(np.diff(row, prepend=-1)), np.full(n, -1)
+    wish[row[first]] = col[first]
+    return wish
 
 
 def _noise(low: Array, high: Array) -> Array:

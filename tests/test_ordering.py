@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bunn import Laplacian
+from bunn import Laplacian, ordering
 from bunn.ordering import close_together
 from tests.graphs import edges_of
 
@@ -29,18 +29,23 @@ def test_nothing_to_order():
     assert len(close_together(np.zeros(1, dtype=int), np.zeros(0, dtype=int))) == 0
 
 
-@pytest.mark.parametrize("leaves", [1, 5, 3000])
-def test_a_hub_takes_no_longer(leaves):
-    """Around it pairs are merged one by one, which is given up."""
-    assert sorted(order_of(nx.star_graph(leaves))) == list(range(leaves + 1))
+def test_leaves_of_a_hub_are_merged_two_by_two(monkeypatch):
+    """And not one after the other with the hub, level by level."""
+    levels = []
+    real = ordering._contracted
+    spy = lambda *args: levels.append(args) or real(*args)  # noqa: E731
+    monkeypatch.setattr(ordering, "_contracted", spy)
+    assert sorted(order_of(nx.star_graph(3000))) == list(range(3001))
+    assert len(levels) <= 14
 
 
-@pytest.mark.parametrize("shape", ["path", "grid", "communities"])
+@pytest.mark.parametrize("shape", ["path", "grid", "grid and star", "communities"])
 def test_blocks_have_few_neighbours(shape):
     """Whatever the numbers of the nodes: compared with blocks of nodes at random."""
     graph = {
         "path": lambda: nx.path_graph(800),
         "grid": lambda: nx.grid_2d_graph(30, 30),
+        "grid and star": lambda: nx.disjoint_union(nx.grid_2d_graph(30, 30), nx.star_graph(900)),
         "communities": lambda: nx.planted_partition_graph(20, 40, 0.3, 0.001, seed=0),
     }[shape]()
     edge_index, n = edges_of(graph)
@@ -55,5 +60,5 @@ def test_blocks_have_few_neighbours(shape):
         return torch.cat((own, torch.stack((block[row], col))), 1).unique(dim=1).size(1) / n
 
     near = reached(Laplacian(edge_index, num_nodes=n).order)
-    most = {"path": 1.3, "grid": 1.8, "communities": 2.8}[shape]
+    most = {"path": 1.3, "grid": 1.8, "grid and star": 2.0, "communities": 2.8}[shape]
     assert near <= most < reached(torch.arange(n))

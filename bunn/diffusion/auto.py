@@ -9,6 +9,9 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 
+On a GPU the kernel of ``dense`` may be kept by blocks of close nodes: then it costs ``dense * reach
++ move`` for each of ``n`` nodes, with ``reach`` the number of nodes that a block does.
+
 ``s_i`` are the sizes of the components: a batch of small graphs is many small dense products. They
 cost ``stack`` for each size of component, or once where they are multiplied where they lie, and
 where there are several components ``move * n`` for laying features side by side, or gathering them.
@@ -29,16 +32,16 @@ from torch import Tensor
 
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.dense import (
-    PATCHED_NODES,
     Form,
     form_of,
     in_place,
     kernel_entries,
     on_tensor_cores,
+    patched,
 )
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.patchwise import PatchMatrix, mean_patches, reach
+from bunn.diffusion.patchwise import ROWS, PatchMatrix, mean_patches, reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.keeping import handed_out, lasts
 from bunn.laplacian import Laplacian
@@ -89,9 +92,9 @@ IN_PLACE_16 = TENSOR_CORES_16._replace(dense=0.0077, stack=2e6, move=5.0)
 PATCHES = TENSOR_CORES._replace(dense=0.042, stack=2e7, move=10.0)
 PATCHES_16 = TENSOR_CORES_16._replace(dense=0.022, stack=5e6, move=4.0)
 
-#: Calls with a graph on a GPU before kernels are formed, where nobody says that more will come: a
-#: graph that is drawn for one step is not worth it.
-PATIENCE = 12
+#: Calls with a graph on a GPU before close nodes are looked for, where nobody says that more will
+#: come: a graph that is drawn for one step is not worth it.
+PATIENCE = 32
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
@@ -118,16 +121,15 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
 def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix | None:
     """The mean of the neighbours by blocks of rows, for features of a type, where that is cheaper
     than along the edges; cached."""
-    lap.calls += 1
     if dtype not in lap.means:
-        small = 0 < lap.num_nodes <= PATCHED_NODES and lap.operator.chunks is None
-        if dtype.itemsize != 2 or not on_tensor_cores(lap) or not small:
+        if dtype.itemsize != 2 or lap.operator.chunks is not None or not patched(lap, dtype, 1.0):
             return None
         if not _known_well(lap) or _capturing(lap):
             return None
         by_edges = _chebyshev_cost(lap, columns, 1, TENSOR_CORES_16)
         cheaper = _patch_cost(columns, lap, 1, PATCHES_16) < by_edges
-        lap.means[dtype] = mean_patches(lap, dtype) if cheaper else None
+        fits = _entries(lap, Form(0.0, 1, dtype, ROWS)) <= kernel_entries(lap, dtype)
+        lap.means[dtype] = mean_patches(lap, dtype) if cheaper and fits else None
     found: PatchMatrix | None = handed_out(lap.means[dtype])
     return found
 
@@ -176,7 +178,7 @@ def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
 
 
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Machine) -> float:
-    if not _known_well(lap):
+    if patched(lap, x.dtype, tol) and not _known_well(lap):
         return math.inf
     form = form_of(lap, time, tol, x.dtype)
     formed = form in lap.kernels
@@ -189,7 +191,8 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Mac
         cost = _product_cost(x, lap, machine)
     if formed:
         return cost
-    return cost + _chebyshev_cost(lap, lap.blocks.largest, form.degree, machine) / machine.reuse
+    columns = lap.num_nodes if form.rows else lap.blocks.largest
+    return cost + _chebyshev_cost(lap, columns, form.degree, machine) / machine.reuse
 
 
 def _on_a_gpu(lap: Laplacian) -> bool:
@@ -197,8 +200,15 @@ def _on_a_gpu(lap: Laplacian) -> bool:
 
 
 def _known_well(lap: Laplacian) -> bool:
-    """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does."""
-    return not _on_a_gpu(lap) or lap.calls > PATIENCE or lasts()
+    """Whether a graph is asked for so often that blocks of close nodes are worth looking for.
+
+    Not where somebody watches what is saved for a backward pass, as checkpoints do: what is
+    computed again then has to be what was computed before, and not by another method.
+    """
+    if lasts() or not _on_a_gpu(lap):
+        return True
+    watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return lap.calls > PATIENCE and not watched
 
 
 def _capturing(lap: Laplacian) -> bool:
@@ -207,9 +217,9 @@ def _capturing(lap: Laplacian) -> bool:
 
 
 def _entries(lap: Laplacian, form: Form) -> float:
-    """Those of a kernel that is kept in some form, with its transpose where that is kept, too."""
+    """Those of a kernel that is kept in some form: four bytes each, or two and its transpose."""
     if form.rows:
-        return 2 * reach(lap, form.degree) * lap.num_nodes
+        return reach(lap, form.degree) * lap.num_nodes
     return lap.blocks.filled_area if in_place(lap) else lap.blocks.area
 
 

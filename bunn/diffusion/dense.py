@@ -47,6 +47,8 @@ FORMED_ENTRIES = 2**27
 
 #: Nodes of the largest graph that is taken by blocks of rows.
 PATCHED_NODES = 2**16
+#: How many times as large as the smallest the largest degree of a component may be.
+SPREAD = 2.0**20
 #: The share of all nodes within reach from which on a whole product of 16 bits is faster.
 WHOLE = 0.35
 
@@ -98,7 +100,8 @@ def kernel_entries(lap: Laplacian, dtype: torch.dtype) -> int:
 def dense(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     """Heat for ``x: (n, c)`` by a product with the kernel.
 
-    The kernel is the Chebyshev polynomial that meets ``tol``, so both methods agree to rounding.
+    The kernel is the Chebyshev polynomial that meets ``tol``, or what rounding leaves of it: both
+    methods agree to rounding where their degrees are the same.
 
     A time that is learned, or known to the device alone, is another one at every step and has no
     kernel worth keeping: then the recurrence that would form the kernel is run on ``x`` itself, as
@@ -125,10 +128,17 @@ def storage(lap: Laplacian, dtype: torch.dtype) -> torch.dtype:
 
 
 def patched(lap: Laplacian, dtype: torch.dtype, tol: float) -> bool:
-    """Whether kernels for features of some type may be kept by blocks of rows."""
-    if not on_tensor_cores(lap) or in_place(lap) or not 0 < lap.num_nodes <= PATCHED_NODES:
+    """Whether kernels for features of some type may be kept by blocks of rows.
+
+    In 16 bits not where degrees differ so much that entries, which have them, do not fit.
+    """
+    if not on_tensor_cores(lap) or in_place(lap) or lap.num_nodes > PATCHED_NODES:
         return False
-    return dtype.itemsize == 2 or (dtype == torch.float32 and tol >= 2 * LOST_IN_SUMS)
+    if torch.version.hip is not None:  # where programs have less memory
+        return False
+    if dtype.itemsize == 2:
+        return lap.normalization == "sym" or lap.spread <= SPREAD
+    return dtype == torch.float32 and tol >= 2 * LOST_IN_SUMS
 
 
 def form_of(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Form:

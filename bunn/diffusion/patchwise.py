@@ -13,8 +13,8 @@ How features are multiplied, and why those of float32 keep their digits:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -36,24 +36,39 @@ CHUNK = 32
 SAMPLED = 64
 #: Degrees up to which that is looked at; beyond, all is taken to be within reach.
 FARTHEST = 128
+#: The share of all nodes within reach of one from which on it is no use to look for close ones.
+EVERYWHERE = 0.5
 #: Entries that are formed at a time.
 FORMED_ENTRIES = 2**27
 #: What products of float32 are off by at most, relative to the sums of magnitudes: by numbers of 22
 #: digits, by sums of chunks that are cut off, and by rounding sums of pieces, and of all.
-LOST_IN_SUMS = 4e-6
+LOST_IN_SUMS = 5e-6
 
 
 @dataclass(frozen=True, eq=False)
 class PatchMatrix:
-    """A heat kernel, and its transpose in the same form, which may be the same."""
+    """``after M before``, and its transpose.
+
+    For features of float32 the matrix is symmetric, and diagonals are kept apart: its entries are
+    at most one, whatever the degrees, and what is lost is lost in the norm in which ``L`` is
+    symmetric. For those of 16 bits there is one matrix for each direction, and no diagonals.
+
+    Args:
+        patches: The matrix.
+        transposed: Its transpose, which may be the same.
+        before: ``(n, 1)`` what rows of features are multiplied with first.
+        after: ``(n, 1)`` what those of the result are multiplied with.
+    """
 
     patches: Patches
     transposed: Patches
+    before: Tensor | None = None
+    after: Tensor | None = None
 
     @property
     def adjoint(self) -> PatchMatrix:
         """The transpose; nothing is copied."""
-        return PatchMatrix(self.transposed, self.patches)
+        return PatchMatrix(self.transposed, self.patches, self.after, self.before)
 
     @property
     def num_bytes(self) -> int:
@@ -61,27 +76,40 @@ class PatchMatrix:
         size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
         return size if self.patches is self.transposed else 2 * size
 
+    def times(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The product with ``x: (n, c)`` by a kernel, into ``out`` if that is given."""
+        return kernels.multiply_patches(x, self.patches, out, self.before, self.after)
+
 
 @for_keeps()
 def reach(lap: Laplacian, degree: int) -> float:
     """How many nodes a block reaches along so many edges, on average, in whole chunks; cached.
 
-    All of them, where there is no time to find out.
+    All of them, where there is no time to find out. Where one node reaches most of the others, so
+    does a block, and it is of no use to know which nodes are close.
     """
     if degree > FARTHEST:
         return float(lap.num_nodes)
     if degree not in lap.reaches:
         if lap.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return float(lap.num_nodes)
-        blocks = lap.order.split(ROWS)
-        sampled = blocks[:: -(-len(blocks) // SAMPLED)]
-        there = torch.zeros(lap.num_nodes, len(sampled), dtype=lap.dtype, device=lap.device)
-        for column, block in enumerate(sampled):
-            there[block, column] = 1.0
-        for _ in range(degree):
-            there = (there + lap.aggregate(there) > 0).to(there.dtype)
-        lap.reaches[degree] = float((torch.ceil(there.sum(0) / CHUNK) * CHUNK).mean())
+        nodes = torch.arange(lap.num_nodes, device=lap.device)
+        found = _reached(lap, nodes.split(1), degree)
+        if found <= EVERYWHERE * lap.num_nodes:
+            found = _reached(lap, lap.order.split(ROWS), degree)
+        lap.reaches[degree] = found
     return lap.reaches[degree]
+
+
+def _reached(lap: Laplacian, blocks: Sequence[Tensor], degree: int) -> float:
+    """The same for some blocks, by :data:`SAMPLED` of them."""
+    sampled = blocks[:: -(-len(blocks) // SAMPLED)]
+    there = torch.zeros(lap.num_nodes, len(sampled), dtype=lap.dtype, device=lap.device)
+    for column, block in enumerate(sampled):
+        there[block, column] = 1.0
+    for _ in range(degree):
+        there = (there + lap.aggregate(there) > 0).to(there.dtype)
+    return float((torch.ceil(there.sum(0) / CHUNK) * CHUNK).mean())
 
 
 def rows_of_blocks(lap: Laplacian, degree: int, dtype: torch.dtype) -> int:
@@ -101,7 +129,13 @@ def heat_patches(
     operator = lap.matching(lap.null_vector).operator  # in float64: as exact as can be
     bare = operator._replace(before=None, after=None)
     polynomial = Polynomial("chebyshev", degree, 0.0, time)
-    return _form(lap, operator, lambda x: heat(x, None, bare, polynomial), dtype, rows)
+    near = reach(lap, degree) <= EVERYWHERE * lap.num_nodes
+    order = lap.order if near else torch.arange(lap.num_nodes, device=lap.device)
+    found = bare if dtype == torch.float32 else operator
+    matrix = _form(order, found, lambda x: heat(x, None, bare, polynomial), dtype, rows)
+    if dtype != torch.float32:
+        return matrix
+    return replace(matrix, before=lap.operator.before, after=lap.operator.after)
 
 
 @for_keeps()
@@ -109,27 +143,22 @@ def mean_patches(lap: Laplacian, dtype: torch.dtype) -> PatchMatrix:
     """The mean of the neighbours, in blocks of rows, for features of 16 bits."""
     operator = lap.matching(lap.null_vector).aggregation("mean")
     bare = operator._replace(before=None, after=None)
-    return _form(lap, operator, lambda x: random_walk(x, bare), dtype, ROWS)
+    return _form(lap.order, operator, lambda x: random_walk(x, bare), dtype, ROWS)
 
 
 def _form(
-    lap: Laplacian,
+    nodes: Tensor,
     operator: SymmetricOperator,
     symmetric: Symmetric,
     dtype: torch.dtype,
     rows: int,
 ) -> PatchMatrix:
-    """``after M before`` for a symmetric matrix ``M``, and its transpose."""
-    before, after = operator.before, operator.after
-    count = -(-lap.num_nodes // rows)
-    order = torch.full((count * rows,), -1, device=lap.device)
-    order[: lap.num_nodes] = lap.order
-    order = order.view(count, rows)
-    at_once = max(1, FORMED_ENTRIES // (lap.num_nodes * rows))
-    formed = [
-        _Formed.of(some, lap.num_nodes, symmetric, before, after, dtype)
-        for some in order.split(at_once)
-    ]
+    """``after M before`` for a symmetric matrix ``M``, and its transpose, by nodes in an order."""
+    before, after, n = operator.before, operator.after, nodes.numel()
+    count = -(-n // rows)
+    order = torch.cat((nodes, nodes.new_full((count * rows - n,), -1))).view(count, rows)
+    at_once = max(1, FORMED_ENTRIES // (n * rows))
+    formed = [_Formed.of(some, n, symmetric, before, after, dtype) for some in order.split(at_once)]
     lengths = torch.cat([part.lengths for part in formed])
     spans = torch.stack((lengths.cumsum(0) - lengths, lengths), 1)
     longest_first = lengths.argsort(descending=True, stable=True)
@@ -215,7 +244,7 @@ class _Formed(NamedTuple):
 class _PatchProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, matrix: PatchMatrix) -> Tensor:
-        return kernels.multiply_patches(x, matrix.patches)
+        return matrix.times(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -241,17 +270,18 @@ class _PatchProduct(torch.autograd.Function):
 def patch_product(matrix: PatchMatrix, x: Tensor) -> Tensor:
     """``H x`` for ``x: (n, c)`` of the type that the matrix was formed for, differentiable."""
     if batched(x) or torch._C._len_torch_dispatch_stack() > 0:
-        return _by_torch(matrix.patches, x)
+        return _by_torch(matrix, x)
     y: Tensor = apply(_PatchProduct, x, matrix)
     return y
 
 
-def _by_torch(patches: Patches, x: Tensor) -> Tensor:
+def _by_torch(matrix: PatchMatrix, x: Tensor) -> Tensor:
     """The same by operations of torch, for whoever looks at each of them."""
-    entries, rest, nodes, spans, rows, _ = patches
+    entries, rest, nodes, spans, rows, _ = matrix.patches
     exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
     tiles = entries.to(exact) if rest is None else kernels.joined_matrix(entries, rest)
-    gathered = x.to(exact)[nodes.long()].view(tiles.size(0), tiles.size(2), x.size(1))
+    field = x.to(exact) if matrix.before is None else x.to(exact) * matrix.before
+    gathered = field[nodes.long()].view(tiles.size(0), tiles.size(2), x.size(1))
     sums = tiles @ gathered  # of every chunk
     by_chunk = spans[:, 0].argsort()
     owner = torch.repeat_interleave(by_chunk, spans[by_chunk, 1].long())
@@ -259,4 +289,5 @@ def _by_torch(patches: Patches, x: Tensor) -> Tensor:
     flat = rows.flatten()
     place = torch.empty(x.size(0), dtype=torch.long, device=x.device)
     place[flat[flat >= 0].long()] = (flat >= 0).nonzero().squeeze(1)
-    return total.view(flat.numel(), x.size(1))[place].to(x.dtype)
+    y = total.view(flat.numel(), x.size(1))[place]
+    return (y if matrix.after is None else y * matrix.after).to(x.dtype)

@@ -38,7 +38,7 @@ TERMS = 32
 #: Numbers that are split into two of float16 are below two to this power, or twice that.
 BITS = 14
 #: Columns of the longest piece of a patch, whose chunks are added up in float32 one by one.
-LONGEST = 2048
+LONGEST = 1024
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.
@@ -109,7 +109,7 @@ class Patches(NamedTuple):
 
     Args:
         entries: ``(m, ROWS, CHUNK)`` those of a block, ``CHUNK`` columns at a time: in 16 bits for
-            features of such, else in float16 by :func:`bunn.kernels.patches.split_matrix`.
+            features of such, else in float16 by :func:`split_matrix`.
         rest: What is missing to those of float32, likewise.
         nodes: ``(m * CHUNK,)`` int32 the columns.
         spans: ``(blocks, 2)`` int32 the first chunk of a block, and how many it has.
@@ -422,17 +422,25 @@ def multiply_components_back(
     return multiply_grouped_back(x, matrices, tiles, transposed, decay, other)
 
 
-def multiply_patches(x: Tensor, patches: Patches, out: Tensor | None = None) -> Tensor:
-    """The product of a matrix with features.
+def multiply_patches(
+    x: Tensor,
+    patches: Patches,
+    out: Tensor | None = None,
+    before: Tensor | None = None,
+    after: Tensor | None = None,
+) -> Tensor:
+    """``after * M (before * x)``.
 
     Args:
         x: ``(n, c)`` features, in float32 or in the type of the matrix.
         patches: The matrix.
         out: ``(n, c)`` where the result goes, contiguous but for its rows. (default: a new place)
+        before: ``(n, 1)`` factors of the rows of ``x``, in float32.
+        after: ``(n, 1)`` factors of the rows of the result, likewise.
     """
     from bunn.kernels.patches import multiply  # noqa: PLC0415
 
-    return multiply(x, patches, out)
+    return multiply(x, patches, out, before, after)
 
 
 def split_matrix(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from bunn.kernels.steps import factor
+
 
 @triton.jit
 def power_of_two(field):
@@ -12,14 +14,19 @@ def power_of_two(field):
 
 @triton.jit
 def find_largest(
-    x, largest, num_rows, width, x_stride, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr
+    x, before, largest, num_rows, width, x_stride,
+    BEFORE: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The largest finite magnitude of every column, as its bits, beside those of other rows."""
+    """The largest finite magnitude of every column of ``before * x``, as its bits, beside those of
+    other rows."""
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    there = row < num_rows
     where = row.to(tl.int64)[:, None] * x_stride + columns[None, :]
-    field = tl.load(x + where, mask=(row < num_rows)[:, None] & inside[None, :], other=0.0)
+    field = tl.load(x + where, mask=there[:, None] & inside[None, :], other=0.0)
+    if BEFORE:
+        field *= factor(before, row, there)
     bits = field.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     bits = tl.max(tl.where(bits < 0x7F800000, bits, 0), 0)
     tl.atomic_max(largest + columns, bits, mask=inside, sem="relaxed")
@@ -33,19 +40,23 @@ def scale_of(largest, columns, inside, LOWEST: tl.constexpr):
 
 @triton.jit
 def split_halves(
-    x, largest, high, low, num_rows, width, x_stride,
-    LOWEST: tl.constexpr, BITS: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
+    x, before, largest, high, low, num_rows, width, x_stride,
+    BEFORE: tl.constexpr, LOWEST: tl.constexpr, BITS: tl.constexpr, AT_ONCE: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Every column times a power of two, as the sum of two float16 numbers.
+    """Every column of ``before * x`` times a power of two, as the sum of two float16 numbers.
 
     Its largest entry is then below ``2**(BITS + 1)``.
     """
     columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    mask = (row < num_rows)[:, None] & inside[None, :]
+    there = row < num_rows
+    mask = there[:, None] & inside[None, :]
     at = row.to(tl.int64)[:, None]
     number = tl.load(x + at * x_stride + columns[None, :], mask=mask, other=0.0)
+    if BEFORE:
+        number *= factor(before, row, there)
     number *= power_of_two(254 + BITS - scale_of(largest, columns, inside, LOWEST))[None, :]
     first = number.to(tl.float16)
     tl.store(high + at * width + columns[None, :], first, mask=mask)
@@ -55,10 +66,11 @@ def split_halves(
 
 @triton.jit
 def multiply_patches(
-    x, low, out, entries, rest, nodes, spans, rows, largest, width, x_stride, out_stride,
+    x, low, out, entries, rest, nodes, spans, rows, largest, after, width, x_stride, out_stride,
     piece_stride,
-    SPLIT: tl.constexpr, PIECES: tl.constexpr, LOWEST: tl.constexpr, BITS: tl.constexpr,
-    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+    SPLIT: tl.constexpr, AFTER: tl.constexpr, PIECES: tl.constexpr, LOWEST: tl.constexpr,
+    BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """``ROWS`` rows of a product, or the sums over one of ``PIECES`` parts of their columns.
 
@@ -92,6 +104,8 @@ def multiply_patches(
         total *= 2.0 ** (-2 * BITS)
         total *= power_of_two(scale_of(largest, columns, inside, LOWEST))[None, :]
     row = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
+    if AFTER:
+        total *= factor(after, row, row >= 0)
     where = piece.to(tl.int64) * piece_stride + row.to(tl.int64)[:, None] * out_stride
     mask = (row >= 0)[:, None] & inside[None, :]
     tl.store(out + where + columns[None, :], total.to(out.dtype.element_ty), mask=mask)

@@ -56,26 +56,33 @@ class PatchTiling(NamedTuple):
 FEW_ROWS, MANY_ROWS = PatchTiling(128, 6, 4), PatchTiling(64, 5, 4)
 
 
-def split(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features ``(n, c)`` of float32 in two parts, and the largest of every column, as its bits."""
+def split(x: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """``before * x`` for features ``(n, c)`` of float32 in two parts, and the largest of every
+    column, as its bits."""
     n, width = x.shape
     largest = x.new_zeros(width, dtype=torch.int32)
     high, low = (x.new_empty(n, width, dtype=torch.float16) for _ in range(2))
     grid = (parts(width, SPLIT_WIDTH), parts(n, SPLIT_ROWS))
     tile, sizes = {"AT_ONCE": SPLIT_ROWS, "WIDTH": SPLIT_WIDTH}, (n, width, x.stride(0))
-    launch(find_largest, grid, (x, largest, *sizes), SPLIT_WARPS, **tile)
+    scaled = {"BEFORE": before is not None}
+    launch(find_largest, grid, (x, before, largest, *sizes), SPLIT_WARPS, **scaled, **tile)
     launch(
         split_halves,
         grid,
-        (x, largest, high, low, *sizes),
+        (x, before, largest, high, low, *sizes),
         SPLIT_WARPS,
-        **{"LOWEST": LOWEST, "BITS": BITS, **tile},
+        **{**scaled, "LOWEST": LOWEST, "BITS": BITS, **tile},
     )
     return high, low, largest
 
 
 def multiply(
-    x: Tensor, patches: Patches, out: Tensor | None = None, tiling: PatchTiling | None = None
+    x: Tensor,
+    patches: Patches,
+    out: Tensor | None = None,
+    before: Tensor | None = None,
+    after: Tensor | None = None,
+    tiling: PatchTiling | None = None,
 ) -> Tensor:
     """:func:`bunn.kernels.multiply_patches`."""
     if x.size(1) > 1 and x.stride(1) != 1:
@@ -89,16 +96,19 @@ def multiply(
     if out.numel() == 0:
         return out
     into = out if pieces == 1 else out.new_empty(pieces, n, width, dtype=torch.float32)
-    high, low, largest = split(x) if wide else (x, None, None)
+    high, low, largest = split(x, before) if wide else (x, None, None)
     launch(
         multiply_patches,
         (parts(width, tiling.width), patches.spans.size(0), pieces),
         (
             *(high, low, into, patches.entries, patches.rest, patches.nodes, patches.spans),
-            *(patches.rows, largest, width, high.stride(0), into.stride(-2), n * width),
+            *(patches.rows, largest, after, width, high.stride(0), into.stride(-2), n * width),
         ),
         tiling.warps,
-        **{"SPLIT": wide, "PIECES": pieces, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows},
-        **{"CHUNK": chunk, "WIDTH": tiling.width, "STAGES": tiling.stages},
+        **{"SPLIT": wide, "AFTER": after is not None, "PIECES": pieces, "LOWEST": LOWEST},
+        **{"BITS": BITS, "ROWS": rows, "CHUNK": chunk, "WIDTH": tiling.width},
+        **{"STAGES": tiling.stages},
     )
-    return out if pieces == 1 else out.copy_(torch.sum(into, 0))
+    if pieces == 1:
+        return out
+    return out.copy_(torch.sum(into, 0, dtype=torch.float64 if wide else torch.float32))

@@ -96,7 +96,7 @@ class Plan(NamedTuple):
             walk = self.mean
             kernels.product(x, out, walk.rows, walk.before, walk.after)
         else:
-            kernels.multiply_patches(x, self.patches.patches, out)
+            self.patches.times(x, out)
 
     def average_back(self, grad: Tensor, out: Tensor) -> None:
         """Its adjoint."""
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
             walk = self.mean.adjoint
             kernels.product(grad, out, walk.rows, walk.before, walk.after)
         else:
-            kernels.multiply_patches(grad, self.patches.transposed, out)
+            self.patches.adjoint.times(grad, out)
 
 
 class _Blocks(torch.autograd.Function):

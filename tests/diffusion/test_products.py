@@ -81,14 +81,17 @@ def in_patches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             others = torch.cat((first[k], rest[k], first[k]))
             total += as_tensor_cores_do(factors, others).float()
         pieces.append(total)
-    return torch.stack(pieces).sum(0) * 2.0**-BITS / scale
+    return torch.stack(pieces).double().sum(0).float() * 2.0**-BITS / scale
 
 
-@pytest.mark.parametrize("rows", ["alike", "about alike", "much stays", "few"])
+@pytest.mark.parametrize("rows", ["alike", "about alike", "much stays", "most stays", "few"])
 @pytest.mark.parametrize("n", [300, 2048, 20_000])
 def test_what_patches_lose_in_sums(n, rows):
     torch.manual_seed(0)
     matrix = torch.full((6, n), 1 / n) if rows == "alike" else 2 * torch.rand(6, n) / n
+    if rows == "most stays":  # on a sum that hardly grows, roundings have one sign
+        matrix = torch.linspace(0.001, 0.02, 6)[:, None].expand(6, n) / n
+        matrix = torch.cat((0.99 + torch.zeros(6, 1), matrix[:, 1:]), 1)
     if rows == "much stays":
         matrix[:, 0] += 0.6
     if rows == "few":
@@ -96,7 +99,7 @@ def test_what_patches_lose_in_sums(n, rows):
     x = torch.cat(((0.5 + torch.rand(30)).expand(n, 30), torch.rand(n, 4)), dim=1)
     exact = matrix.double() @ x.double()
     assert float(((in_patches(matrix, x) - exact) / exact).abs().max()) <= LOST_IN_SUMS
-    if n == 20_000 and rows != "few":
+    if n == 20_000 and rows not in ("few", "most stays"):
         once = as_tensor_cores_do(matrix.half(), x.half())
         exact = matrix.half().double() @ x.half().double()
         assert float(((once - exact) / exact).abs().max()) > LOST_IN_SUMS

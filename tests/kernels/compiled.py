@@ -32,6 +32,7 @@ TYPES = {
     **dict.fromkeys(("eigenvalues", "times", "sums"), "*fp32"),
     **dict.fromkeys(("tiles", "order"), "*i32"),
     **dict.fromkeys(("nodes", "spans", "rows", "largest"), "*i32"),
+    "after": "*fp32",
     "piece_stride": "i32",
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
@@ -42,11 +43,11 @@ FEATURES = (
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
-OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT")
+OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT") | {"after": "AFTER"}
 OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "SUMS"}
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
-    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT"),
+    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT", "AFTER"),
 )
 
 
@@ -114,7 +115,7 @@ def main() -> None:
     for rows, tiling in ((PATCH_ROWS, FEW_ROWS), (MORE_ROWS, MANY_ROWS)):
         tile = {"PIECES": 2, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows, "CHUNK": CHUNK}
         tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
-        for dtype, on in (("fp16", "SPLIT"), ("bf16", "")):
+        for dtype, on in (("fp16", "SPLIT AFTER"), ("bf16", "")):
             show(halves.multiply_patches, on, dtype, tiling.warps, **tile)
 
 
