@@ -93,7 +93,7 @@ def reach(lap: Laplacian, degree: int) -> float:
     if degree not in lap.reaches:
         if lap.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return float(lap.num_nodes)
-        nodes = torch.arange(lap.num_nodes, device=lap.device)
+        nodes = torch.arange(0, lap.num_nodes, -(-lap.num_nodes // SAMPLED), device=lap.device)
         found = _reached(lap, nodes.split(1), degree)
         if found <= EVERYWHERE * lap.num_nodes:
             found = _reached(lap, lap.order.split(ROWS), degree)

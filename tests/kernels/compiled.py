@@ -18,7 +18,14 @@ from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
 from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
 from bunn.kernels import BITS, bits, halves, heads, squares, steps
 from bunn.kernels.grouped import NARROW, WIDE
-from bunn.kernels.patches import FEW_ROWS, LOWEST, MANY_ROWS
+from bunn.kernels.patches import (
+    FEW_ROWS,
+    LOWEST,
+    MANY_ROWS,
+    SPLIT_ROWS,
+    SPLIT_WARPS,
+    SPLIT_WIDTH,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -32,7 +39,8 @@ TYPES = {
     **dict.fromkeys(("eigenvalues", "times", "sums"), "*fp32"),
     **dict.fromkeys(("tiles", "order"), "*i32"),
     **dict.fromkeys(("nodes", "spans", "rows", "largest"), "*i32"),
-    "after": "*fp32",
+    **dict.fromkeys(("before", "after"), "*fp32"),
+    "high": "*fp16",
     "piece_stride": "i32",
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
@@ -43,11 +51,14 @@ FEATURES = (
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
 OWNERS |= {"partial": "CUT", "segments": "CUT", "place": "PLACE"}
-OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT") | {"after": "AFTER"}
+OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT") | {
+    "before": "BEFORE",
+    "after": "AFTER",
+}
 OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "SUMS"}
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
-    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT", "AFTER"),
+    *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT", "BEFORE", "AFTER"),
 )
 
 
@@ -117,6 +128,10 @@ def main() -> None:
         tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
         for dtype, on in (("fp16", "SPLIT AFTER"), ("bf16", "")):
             show(halves.multiply_patches, on, dtype, tiling.warps, **tile)
+    tile = {"AT_ONCE": SPLIT_ROWS, "WIDTH": SPLIT_WIDTH}
+    show(halves.find_largest, "BEFORE", "fp32", SPLIT_WARPS, **tile)
+    bounds = {"LOWEST": LOWEST, "BITS": BITS}
+    show(halves.split_halves, "BEFORE", "fp32", SPLIT_WARPS, **bounds, **tile)
 
 
 if __name__ == "__main__":

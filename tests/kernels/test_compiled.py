@@ -72,3 +72,14 @@ def test_patches_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compiled)
         assert "wgmma.mma_async" in kernel["ptx"], kernel["name"]
         assert kernel["ptx"].count("cp.async.cg.shared.global") >= 12, kernel["name"]
         assert kernel["stack"] == 0, kernel["name"]
+
+
+@pytest.mark.slow
+def test_features_are_split_sixteen_bytes_at_a_time(compiled):
+    kernels = [
+        kernel for kernel in compiled if kernel["name"].startswith(("find_largest", "split_halves"))
+    ]
+    assert len(kernels) == 2
+    for kernel in kernels:
+        assert "ld.global.v4" in kernel["ptx"], kernel["name"]
+        assert kernel["stack"] == 0, kernel["name"]
