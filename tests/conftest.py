@@ -33,6 +33,9 @@ TORCH_INTERNALS = (
     "ignore:.*torch.jit.*:DeprecationWarning",  # forward-mode derivatives
     "ignore:.*should not be instantiated.*:DeprecationWarning",  # compiling an autograd.Function
 )
+#: Kernels add up sums that nobody wrote, and nobody will read: what the interpreter finds there
+#: may be anything.
+INTERPRETER = ("ignore:(invalid value|overflow) encountered in (add|reduce):RuntimeWarning",)
 
 
 def pytest_configure() -> None:
@@ -54,7 +57,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for warning in TORCH_INTERNALS:
+        for warning in (*TORCH_INTERNALS, *INTERPRETER):
             item.add_marker(pytest.mark.filterwarnings(warning))
         if getattr(getattr(item, "module", None), "DEVICE", "cpu") == "cuda":
             item.add_marker(pytest.mark.gpu)  # what else goes through Triton's interpreter
