@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bunn.kernels import Tiles
+from bunn.kernels.arguments import Tiles
 from bunn.operator import for_keeps
 
 Number = TypeVar("Number", int, Tensor)

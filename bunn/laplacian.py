@@ -15,7 +15,7 @@ from bunn.edges import Adjacency, check_no_gradient, read_edges
 from bunn.kernels import cut_long_rows
 from bunn.kernels.grouping import group_rows
 from bunn.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
-from bunn.ordering import close_together
+from bunn.patchwork import Patchwork
 from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 Normalization = Literal["rw", "sym"]
@@ -41,8 +41,6 @@ class Laplacian:
         null_vector: ``(n,)`` float64 ``sqrt(d / volume)``, of norm one on every component: the null
             space of ``I - S``.
         longest_row: The largest number of entries in a row of ``S``.
-        stationary: ``(n,)`` ``d / volume``: where a random walk on the component ends up.
-        sqrt_stationary: ``(n, 1)`` its square root: the null vector, rounded.
 
     Args:
         edge_index: ``(2, e)`` integer tensor, or a square sparse COO/CSR/CSC tensor, or a
@@ -98,8 +96,6 @@ class Laplacian:
         """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
         # Only ratios within a component matter: normalised, no weight is too small or too large.
         self.null_vector = (self._degree / self._volumes()[self.components]).sqrt()
-        self.sqrt_stationary = self.null_vector.to(dtype).unsqueeze(1)
-        self.stationary = self.null_vector.square().to(dtype)
         self._rounded_degree = self._degree.to(dtype)
         # The root of the degree over the mean of its component: about one, in any precision.
         sizes = torch.bincount(self.components, minlength=self.num_components)
@@ -123,18 +119,12 @@ class Laplacian:
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
-        self._order: Tensor | None = None
-        self._spread: float | None = None
         #: Those that have been computed.
         self.eigenpairs = Eigenpairs()
         #: Heat kernels by their form, least recently used first: bunn.diffusion.dense.
         self.kernels: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-        #: Means of neighbours by blocks of rows, for features of a type: bunn.diffusion.auto.
-        self.means: dict[torch.dtype, Any] = {}
-        #: How often a method was chosen for it: bunn.diffusion.auto.
-        self.calls = 0
-        #: Nodes within so many edges of a block of them: bunn.diffusion.patchwise.
-        self.reaches: dict[int, float] = {}
+        #: What is known of close nodes: bunn.diffusion.patchwise.
+        self.patchwork = Patchwork()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
 
@@ -183,20 +173,6 @@ class Laplacian:
         if self._blocks is None:
             self._blocks = before_compiling(Blocks.of, self.components, self.num_components)
         return self._blocks
-
-    @property
-    def order(self) -> Tensor:
-        """The nodes ``(n,)``, those that are close in the graph next to each other."""
-        if self._order is None:
-            self._order = before_compiling(_ordered, self._crow, self._col)
-        return self._order
-
-    @property
-    def spread(self) -> float:
-        """The largest degree over the smallest, in the component where that is largest."""
-        if self._spread is None:
-            self._spread = before_compiling(_spread_of, self._degree, self.components)
-        return self._spread
 
     def coordinates(self) -> tuple[Tensor, Tensor, Tensor]:
         """``S`` as row indices, column indices and float64 values, each ``(nnz,)``."""
@@ -350,7 +326,8 @@ class Laplacian:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         eigenpairs = Eigenpairs(self.eigenpairs.gap)
-        state.update(_siblings={}, kernels=OrderedDict(), means={}, eigenpairs=eigenpairs)
+        state.update(_siblings={}, kernels=OrderedDict(), eigenpairs=eigenpairs)
+        state.update(patchwork=Patchwork())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -380,21 +357,6 @@ def _without_added_loops(lap: Laplacian) -> Tensor:
     row, col = lap._rows(), lap._col.long()
     real = ~lap._isolated[row]
     return torch.stack((row[real], col[real]))
-
-
-def _spread_of(degree: Tensor, components: Tensor) -> float:
-    bounds = [
-        degree.new_zeros(int(components.max()) + 1).scatter_reduce(
-            0, components, degree, reduce, include_self=False
-        )
-        for reduce in ("amax", "amin")
-    ]
-    return float((bounds[0] / bounds[1]).max())
-
-
-def _ordered(crow: Tensor, col: Tensor) -> Tensor:
-    order = close_together(crow.cpu().numpy(), col.cpu().numpy())
-    return torch.from_numpy(order).to(crow.device)
 
 
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:

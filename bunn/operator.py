@@ -19,6 +19,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from bunn import kernels
 from bunn.calling import apply, unwatched
+from bunn.kernels.arguments import Blocks, Rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +38,7 @@ class SymmetricOperator(NamedTuple):
         before: ``(n, 1)`` what the rows of the features are multiplied with first, or :obj:`None`.
         after: ``(n, 1)`` what those of the result are multiplied with, or :obj:`None`.
         segments: ``(s, 4)`` int32 on a GPU, from :func:`bunn.kernels.cut_long_rows`.
-        chunks: Of :class:`bunn.kernels.Blocks`, on a GPU, where rows share neighbours.
+        chunks: Of :class:`bunn.kernels.arguments.Blocks`, on a GPU, where rows share neighbours.
         pieces: Of the same.
         scales: Of the same.
     """
@@ -53,12 +54,12 @@ class SymmetricOperator(NamedTuple):
     scales: Tensor | None = None
 
     @property
-    def rows(self) -> kernels.Rows:
+    def rows(self) -> Rows:
         """``S`` as kernels read it."""
         blocks = None
         if self.chunks is not None and self.pieces is not None and self.scales is not None:
-            blocks = kernels.Blocks(self.chunks, self.pieces, self.scales)
-        return kernels.Rows(self.crow, self.col, self.value, self.segments, blocks)
+            blocks = Blocks(self.chunks, self.pieces, self.scales)
+        return Rows(self.crow, self.col, self.value, self.segments, blocks)
 
     @property
     def adjoint(self) -> SymmetricOperator:

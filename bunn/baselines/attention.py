@@ -14,7 +14,7 @@ from torch_geometric.utils import add_self_loops, remove_self_loops, softmax
 from bunn import kernels
 from bunn.baselines.averages import sum_dtype
 from bunn.baselines.propagation import gather, neighbor_sum, scatter_sum
-from bunn.kernels import Listing
+from bunn.kernels.arguments import Listing
 
 
 class AttentionEdges(NamedTuple):

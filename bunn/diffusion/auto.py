@@ -41,7 +41,7 @@ from bunn.diffusion.dense import (
 )
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
-from bunn.diffusion.patchwise import ROWS, PatchMatrix, mean_patches, reach
+from bunn.diffusion.patchwise import ROWS, PatchMatrix, capturing, mean_patches, reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
 from bunn.keeping import handed_out, lasts
 from bunn.laplacian import Laplacian
@@ -107,7 +107,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.known_block_spectrum is not None
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
-    lap.calls += 1
+    lap.patchwork.calls += 1
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
@@ -121,16 +121,17 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
 def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix | None:
     """The mean of the neighbours by blocks of rows, for features of a type, where that is cheaper
     than along the edges; cached."""
-    if dtype not in lap.means:
+    means = lap.patchwork.means
+    if dtype not in means:
         if dtype.itemsize != 2 or lap.operator.chunks is not None or not patched(lap, dtype, 1.0):
             return None
-        if not _known_well(lap) or _capturing(lap):
+        if not _known_well(lap) or capturing(lap):
             return None
         by_edges = _chebyshev_cost(lap, columns, 1, TENSOR_CORES_16)
         cheaper = _patch_cost(columns, lap, 1, PATCHES_16) < by_edges
         fits = _entries(lap, Form(0.0, 1, dtype, ROWS)) <= kernel_entries(lap, dtype)
-        lap.means[dtype] = mean_patches(lap, dtype) if cheaper and fits else None
-    found: PatchMatrix | None = handed_out(lap.means[dtype])
+        means[dtype] = mean_patches(lap, dtype) if cheaper and fits else None
+    found: PatchMatrix | None = handed_out(means[dtype])
     return found
 
 
@@ -182,7 +183,7 @@ def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Mac
         return math.inf
     form = form_of(lap, time, tol, x.dtype)
     formed = form in lap.kernels
-    if not formed and (_capturing(lap) or _entries(lap, form) > kernel_entries(lap, form.dtype)):
+    if not formed and (capturing(lap) or _entries(lap, form) > kernel_entries(lap, form.dtype)):
         return math.inf
     if form.rows:
         patches = PATCHES_16 if x.dtype.itemsize == 2 else PATCHES
@@ -208,12 +209,7 @@ def _known_well(lap: Laplacian) -> bool:
     if lasts() or not _on_a_gpu(lap):
         return True
     watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    return lap.calls > PATIENCE and not watched
-
-
-def _capturing(lap: Laplacian) -> bool:
-    """Whether nothing can be formed now."""
-    return _on_a_gpu(lap) and torch.cuda.is_current_stream_capturing()
+    return lap.patchwork.calls > PATIENCE and not watched
 
 
 def _entries(lap: Laplacian, form: Form) -> float:

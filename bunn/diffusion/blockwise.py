@@ -27,6 +27,7 @@ from bunn import kernels
 from bunn.calling import plain
 from bunn.components import ALIGNED, Blocks, round_up
 from bunn.kernels import TERMS
+from bunn.kernels.arguments import Decay
 
 #: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
 #: Others are filled up: read a number at a time they take several times as long.
@@ -81,12 +82,12 @@ class BlockMatrix:
         found = [piece.view(m, side, side)[:, :s, :s] for piece, (m, s, side) in pieces]
         return [stack.mT for stack in found] if self.transposed else found
 
-    def times(self, x: Tensor, decay: kernels.Decay | None = None) -> Tensor:
+    def times(self, x: Tensor, decay: Decay | None = None) -> Tensor:
         """The product with ``x: (n, c)`` by a kernel, times ``decay``."""
         tiles = self.blocks.tiles
         return kernels.multiply_components(x, self.entries, tiles, self.transposed, decay)
 
-    def times_back(self, x: Tensor, decay: kernels.Decay, other: Tensor) -> tuple[Tensor, Tensor]:
+    def times_back(self, x: Tensor, decay: Decay, other: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and its sums with ``other``: :func:`bunn.kernels.multiply_components_back`."""
         tiles = self.blocks.tiles
         return kernels.multiply_components_back(
@@ -220,8 +221,8 @@ def decay_factors(values: Tensor, time: float | Tensor) -> Tensor:
     return torch.exp(-values.unsqueeze(-1) * time.to(values.dtype))
 
 
-def _decay(basis: Basis, times: Tensor | None, time: float, width: int) -> kernels.Decay:
+def _decay(basis: Basis, times: Tensor | None, time: float, width: int) -> Decay:
     """The same as a kernel reads it."""
     if times is None:
-        return kernels.Decay(basis.values, time)
-    return kernels.Decay(basis.values, times.float().expand(width).contiguous())
+        return Decay(basis.values, time)
+    return Decay(basis.values, times.float().expand(width).contiguous())

@@ -23,12 +23,14 @@ from bunn.diffusion.blockwise import BlockMatrix, block_product, lost_in_sums
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import (
+    FORMED_ENTRIES,
     LOST_IN_SUMS,
     PatchMatrix,
     heat_patches,
     patch_product,
     reach,
     rows_of_blocks,
+    spread,
 )
 from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
 from bunn.diffusion.products import filled_up, narrow_product
@@ -42,8 +44,6 @@ KERNEL_BYTES = 2**29
 KERNEL_SHARE = 1 / 16
 #: Entries of the largest kernel that is formed unasked, elsewhere.
 KERNEL_ENTRIES = 2**25
-#: Entries of a kernel that are formed at a time.
-FORMED_ENTRIES = 2**27
 
 #: Nodes of the largest graph that is taken by blocks of rows.
 PATCHED_NODES = 2**16
@@ -137,7 +137,7 @@ def patched(lap: Laplacian, dtype: torch.dtype, tol: float) -> bool:
     if torch.version.hip is not None:  # where programs have less memory
         return False
     if dtype.itemsize == 2:
-        return lap.normalization == "sym" or lap.spread <= SPREAD
+        return spread(lap) <= SPREAD
     return dtype == torch.float32 and tol >= 2 * LOST_IN_SUMS
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebroots, chebval
 
-from bunn.kernels import Factor
+from bunn.kernels.arguments import Factor
 
 #: The highest degree that is factorized: to find an order takes up to a second there.
 HIGHEST_DEGREE = 128

@@ -23,9 +23,10 @@ from torch import Tensor
 from bunn import kernels
 from bunn.calling import apply, batched
 from bunn.diffusion.polynomial import Polynomial, heat
-from bunn.kernels import Patches
+from bunn.kernels.arguments import Patches, joined_matrix, split_matrix
 from bunn.laplacian import Laplacian
 from bunn.operator import SymmetricOperator, for_keeps, random_walk
+from bunn.ordering import close_together
 
 #: Rows of a block, and how many where features of float32 are multiplied with :data:`MANY` columns.
 ROWS, MORE_ROWS = 64, 128
@@ -82,6 +83,34 @@ class PatchMatrix:
 
 
 @for_keeps()
+def order(lap: Laplacian) -> Tensor:
+    """The nodes ``(n,)``, those that are close in the graph next to each other; cached."""
+    known = lap.patchwork
+    if known.order is None:
+        crow, col, *_ = lap.operator
+        found = close_together(crow.cpu().numpy(), col.cpu().numpy())
+        known.order = torch.from_numpy(found).to(lap.device)
+    return known.order
+
+
+@for_keeps()
+def spread(lap: Laplacian) -> float:
+    """How many times as large as the smallest the largest degree is, over those of their components
+    on average; cached."""
+    known = lap.patchwork
+    if known.spread is None:
+        root = lap.operator.before
+        low, high = (1.0, 1.0) if root is None else (float(end) for end in torch.aminmax(root))
+        known.spread = (high / low) ** 2
+    return known.spread
+
+
+def capturing(lap: Laplacian) -> bool:
+    """Whether nothing can be found out or formed now."""
+    return lap.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@for_keeps()
 def reach(lap: Laplacian, degree: int) -> float:
     """How many nodes a block reaches along so many edges, on average, in whole chunks; cached.
 
@@ -90,15 +119,16 @@ def reach(lap: Laplacian, degree: int) -> float:
     """
     if degree > FARTHEST:
         return float(lap.num_nodes)
-    if degree not in lap.reaches:
-        if lap.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    known = lap.patchwork.reaches
+    if degree not in known:
+        if capturing(lap):
             return float(lap.num_nodes)
         nodes = torch.arange(0, lap.num_nodes, -(-lap.num_nodes // SAMPLED), device=lap.device)
         found = _reached(lap, nodes.split(1), degree)
         if found <= EVERYWHERE * lap.num_nodes:
-            found = _reached(lap, lap.order.split(ROWS), degree)
-        lap.reaches[degree] = found
-    return lap.reaches[degree]
+            found = _reached(lap, order(lap).split(ROWS), degree)
+        known[degree] = found
+    return known[degree]
 
 
 def _reached(lap: Laplacian, blocks: Sequence[Tensor], degree: int) -> float:
@@ -130,9 +160,9 @@ def heat_patches(
     bare = operator._replace(before=None, after=None)
     polynomial = Polynomial("chebyshev", degree, 0.0, time)
     near = reach(lap, degree) <= EVERYWHERE * lap.num_nodes
-    order = lap.order if near else torch.arange(lap.num_nodes, device=lap.device)
+    nodes = order(lap) if near else torch.arange(lap.num_nodes, device=lap.device)
     found = bare if dtype == torch.float32 else operator
-    matrix = _form(order, found, lambda x: heat(x, None, bare, polynomial), dtype, rows)
+    matrix = _form(nodes, found, lambda x: heat(x, None, bare, polynomial), dtype, rows)
     if dtype != torch.float32:
         return matrix
     return replace(matrix, before=lap.operator.before, after=lap.operator.after)
@@ -143,7 +173,7 @@ def mean_patches(lap: Laplacian, dtype: torch.dtype) -> PatchMatrix:
     """The mean of the neighbours, in blocks of rows, for features of 16 bits."""
     operator = lap.matching(lap.null_vector).aggregation("mean")
     bare = operator._replace(before=None, after=None)
-    return _form(lap.order, operator, lambda x: random_walk(x, bare), dtype, ROWS)
+    return _form(order(lap), operator, lambda x: random_walk(x, bare), dtype, ROWS)
 
 
 def _form(
@@ -156,16 +186,18 @@ def _form(
     """``after M before`` for a symmetric matrix ``M``, and its transpose, by nodes in an order."""
     before, after, n = operator.before, operator.after, nodes.numel()
     count = -(-n // rows)
-    order = torch.cat((nodes, nodes.new_full((count * rows - n,), -1))).view(count, rows)
+    blocks = torch.cat((nodes, nodes.new_full((count * rows - n,), -1))).view(count, rows)
     at_once = max(1, FORMED_ENTRIES // (n * rows))
-    formed = [_Formed.of(some, n, symmetric, before, after, dtype) for some in order.split(at_once)]
+    formed = [
+        _Formed.of(some, n, symmetric, before, after, dtype) for some in blocks.split(at_once)
+    ]
     lengths = torch.cat([part.lengths for part in formed])
     spans = torch.stack((lengths.cumsum(0) - lengths, lengths), 1)
     longest_first = lengths.argsort(descending=True, stable=True)
     tables = (
         torch.cat([part.nodes for part in formed]).int(),
         spans[longest_first].int(),
-        order[longest_first].int(),
+        blocks[longest_first].int(),
         int(lengths.max()),
     )
     patches = _joined([part.entries for part in formed], *tables)
@@ -233,9 +265,7 @@ class _Formed(NamedTuple):
             tiles = entries.new_zeros(nodes.numel(), side)
             tiles[place] = entries
             stack = tiles.view(-1, CHUNK, side).mT.contiguous()
-            return (
-                kernels.split_matrix(stack) if dtype == torch.float32 else (stack.to(dtype), None)
-            )
+            return split_matrix(stack) if dtype == torch.float32 else (stack.to(dtype), None)
 
         entries = kept(before, after)
         return cls(nodes, lengths, entries, entries if before is None else kept(after, before))
@@ -279,7 +309,7 @@ def _by_torch(matrix: PatchMatrix, x: Tensor) -> Tensor:
     """The same by operations of torch, for whoever looks at each of them."""
     entries, rest, nodes, spans, rows, _ = matrix.patches
     exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
-    tiles = entries.to(exact) if rest is None else kernels.joined_matrix(entries, rest)
+    tiles = entries.to(exact) if rest is None else joined_matrix(entries, rest)
     field = x.to(exact) if matrix.before is None else x.to(exact) * matrix.before
     gathered = field[nodes.long()].view(tiles.size(0), tiles.size(2), x.size(1))
     sums = tiles @ gathered  # of every chunk

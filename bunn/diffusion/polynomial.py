@@ -32,6 +32,7 @@ from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor, taylor_coefficients
 from bunn.diffusion.uniformization import uniformization, uniformization_degree
+from bunn.kernels.arguments import Factor
 from bunn.laplacian import Laplacian
 from bunn.operator import (
     SymmetricOperator,
@@ -127,7 +128,7 @@ def _sum(
 
 def _table(
     x: Tensor, time: float | Tensor, polynomial: Polynomial
-) -> Sequence[float] | Sequence[kernels.Factor] | Tensor | None:
+) -> Sequence[float] | Sequence[Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
     recurrence, degree, tol, _ = polynomial
     if recurrence == "chebyshev":

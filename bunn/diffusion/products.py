@@ -1,9 +1,9 @@
 """Dense products of 16 bits on tensor cores, summed in float32.
 
-They are for features of 16 bits alone, whose rounding is far above what is lost in sums. In float32
-products could be put together from several of 16 bits; but tensor cores cut off what does not fit
-into a sum, term by term, instead of rounding it. Where terms are alike, as on the row of a hub,
-these errors have one sign, and 2,048 terms lose a thousand times the precision of float32.
+They are for features of 16 bits alone, whose rounding is far above what is lost in sums: tensor
+cores cut off what does not fit into a sum, term by term, instead of rounding it. Products of
+float32 are put together from several of 16 bits in :mod:`bunn.kernels.patches`, which adds up only
+a few terms in this way.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bunn.kernels import Listing
+from bunn.kernels.arguments import Listing
 from bunn.kernels.heads import (
     add_neighbours,
     multiply_ends,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.kernels import Blocks
+from bunn.kernels.arguments import Blocks
 from bunn.kernels.bits import add_pieces, scale_rows, walk_blocks
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.walk import Coefficient

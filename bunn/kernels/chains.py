@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.kernels import Dropout
+from bunn.kernels.arguments import Dropout
 from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.passes import activate, activate_back, add_and_norm, add_and_norm_back, add_up
 

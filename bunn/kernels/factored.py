@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bunn.kernels import Factor
+from bunn.kernels.arguments import Factor
 from bunn.kernels.frame import Frame
 
 

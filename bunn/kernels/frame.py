@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.kernels import Rows, serve_blocks
+from bunn.kernels import serve_blocks
+from bunn.kernels.arguments import Rows
 from bunn.kernels.blocks import walk_in_blocks, without_root
 from bunn.kernels.walk import walk
 

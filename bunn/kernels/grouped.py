@@ -20,7 +20,8 @@ import triton
 from torch import Tensor
 
 from bunn.components import ALIGNED
-from bunn.kernels import TERMS, Decay, Tiles
+from bunn.kernels import TERMS
+from bunn.kernels.arguments import Decay, Tiles
 from bunn.kernels.chains import add_up_parts
 from bunn.kernels.launching import launch, parts
 from bunn.kernels.squares import multiply_squares

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.kernels import Blocks
+from bunn.kernels.arguments import Blocks
 
 #: Rows of a block.
 ROWS = 64

@@ -28,7 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bunn.kernels import BITS, LONGEST, Patches
+from bunn.kernels import LONGEST
+from bunn.kernels.arguments import BITS, Patches
 from bunn.kernels.halves import find_largest, multiply_patches, split_halves
 from bunn.kernels.launching import launch, parts
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.kernels import Rows
+from bunn.kernels.arguments import Rows
 from bunn.kernels.launching import launch, parts, power_of_two
 from bunn.kernels.steps import add_segments, walk_rows
 

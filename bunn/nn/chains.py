@@ -12,7 +12,7 @@ from torch_geometric.nn import Linear
 
 from bunn import kernels
 from bunn.calling import batched
-from bunn.kernels import Dropout
+from bunn.kernels.arguments import Dropout
 
 #: Activations that kernels know.
 ACTS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu", nn.Identity: "none"}

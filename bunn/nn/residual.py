@@ -25,7 +25,7 @@ from bunn import kernels
 from bunn.calling import batched
 from bunn.diffusion.patchwise import PatchMatrix
 from bunn.diffusion.products import multiply_16_bits
-from bunn.kernels import Dropout
+from bunn.kernels.arguments import Dropout
 from bunn.nn.chains import (
     NOTHING,
     PLAIN,
@@ -90,21 +90,13 @@ class Plan(NamedTuple):
     dtype: torch.dtype
     differentiable: bool
 
-    def average(self, x: Tensor, out: Tensor) -> None:
-        """The mean of the neighbours, into ``out``."""
-        if self.patches is None:
-            walk = self.mean
-            kernels.product(x, out, walk.rows, walk.before, walk.after)
-        else:
-            self.patches.times(x, out)
-
-    def average_back(self, grad: Tensor, out: Tensor) -> None:
-        """Its adjoint."""
-        if self.patches is None:
-            walk = self.mean.adjoint
-            kernels.product(grad, out, walk.rows, walk.before, walk.after)
-        else:
-            self.patches.adjoint.times(grad, out)
+    def average(self, x: Tensor, out: Tensor, back: bool = False) -> None:
+        """The mean of the neighbours, or its adjoint, into ``out``."""
+        if self.patches is not None:
+            (self.patches.adjoint if back else self.patches).times(x, out)
+            return
+        walk = self.mean.adjoint if back else self.mean
+        kernels.product(x, out, walk.rows, walk.before, walk.after)
 
 
 class _Blocks(torch.autograd.Function):
@@ -189,7 +181,7 @@ class _Blocks(torch.autograd.Function):
             )
             by_pair = by_before[i] @ maps[i]
             more = by_branch.new_empty(x.shape)
-            plan.average_back(by_pair[:, width:], more)
+            plan.average(by_pair[:, width:], more, back=True)
             by_x = norm(i, by_x, by_pair[:, :width], more)
         by_norms, by_biases = passes().add_up_parts(sums), passes().add_up_parts(bias_sums)
         by = Parameters(

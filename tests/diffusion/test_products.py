@@ -12,7 +12,8 @@ from bunn.components import Blocks
 from bunn.diffusion.blockwise import lost_in_sums
 from bunn.diffusion.patchwise import CHUNK, LOST_IN_SUMS
 from bunn.diffusion.products import filled_up, narrow_product
-from bunn.kernels import BITS, LONGEST, TERMS, split_matrix
+from bunn.kernels import LONGEST, TERMS
+from bunn.kernels.arguments import BITS, split_matrix
 from tests.graphs import ZOO, edges_of
 
 

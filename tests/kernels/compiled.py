@@ -16,7 +16,8 @@ from triton.compiler import ASTSource, compile
 from bunn.components import ALIGNED, TOGETHER
 from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
 from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
-from bunn.kernels import BITS, bits, halves, heads, squares, steps
+from bunn.kernels import bits, halves, heads, squares, steps
+from bunn.kernels.arguments import BITS
 from bunn.kernels.grouped import NARROW, WIDE
 from bunn.kernels.patches import (
     FEW_ROWS,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bunn import Laplacian, diffuse, kernels
-from bunn.kernels import Blocks, grouping
+from bunn.kernels import grouping
+from bunn.kernels.arguments import Blocks
 from bunn.kernels.blocks import BlockTiling, walk_in_blocks, without_root
 from bunn.nn import SAGEPhi
 from tests.graphs import ZOO, edges_of
@@ -42,7 +43,7 @@ def laplacian(name: str, normalization: str = "rw") -> Laplacian:
 
 
 def blocks_of(lap: Laplacian, rows: int = 32, chunk: int = 32, longest: int = 48) -> Blocks:
-    root = lap.sqrt_stationary.squeeze(1)
+    root = lap.null_vector.to(lap.dtype)
     blocks, _ = grouping.cut_blocks(lap._crow, lap._col, lap._degree, root, rows, chunk, longest)
     return blocks
 

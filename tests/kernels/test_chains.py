@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from bunn.kernels import Dropout, chains
+from bunn.kernels import chains
+from bunn.kernels.arguments import Dropout
 from bunn.kernels.chains import (
     activate_rows,
     activate_rows_back,

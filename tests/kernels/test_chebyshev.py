@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
-from bunn.kernels import Rows, cut_long_rows
+from bunn.kernels import cut_long_rows
+from bunn.kernels.arguments import Rows
 from bunn.kernels.chebyshev import chebyshev_heat
 from bunn.kernels.frame import Frame
 from tests.graphs import relative_error, zoo_kernel, zoo_laplacian

@@ -7,7 +7,8 @@ from bunn import kernels
 from bunn.diffusion import chebyshev_degree
 from bunn.diffusion.chebyshev import coefficients_for
 from bunn.diffusion.factors import build_factor, factorize
-from bunn.kernels import Rows, cut_long_rows
+from bunn.kernels import cut_long_rows
+from bunn.kernels.arguments import Rows
 from bunn.kernels.factored import factored_heat
 from bunn.kernels.frame import Frame
 from tests.graphs import relative_error, zoo_kernel, zoo_laplacian

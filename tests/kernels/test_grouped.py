@@ -16,7 +16,7 @@ from bunn.components import Blocks
 from bunn.diffusion.auto import choose
 from bunn.diffusion.blockwise import BlockMatrix, block_product
 from bunn.diffusion.options import Options, Time
-from bunn.kernels import Decay
+from bunn.kernels.arguments import Decay
 from bunn.kernels.grouped import SquareTiling, multiply_grouped
 from tests.graphs import edges_of
 from tests.kernels.test_walk import DEVICE

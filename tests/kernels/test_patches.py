@@ -18,7 +18,7 @@ from bunn.diffusion.dense import form_of
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import PatchMatrix, heat_patches
 from bunn.keeping import lasting
-from bunn.kernels import BITS, Patches, joined_matrix, split_matrix
+from bunn.kernels.arguments import BITS, Patches, joined_matrix, split_matrix
 from bunn.kernels.patches import PatchTiling, multiply, split
 from tests.graphs import ZOO, edges_of, relative_error
 from tests.kernels.test_walk import DEVICE
@@ -282,20 +282,27 @@ def test_a_chain_takes_patches_and_a_small_world_does_not(dtype, served, monkeyp
 
 def test_graphs_that_come_once_have_no_kernels_formed(served, monkeypatch):
     monkeypatch.setattr(bunn.diffusion.auto, "_on_a_gpu", lambda lap: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     chain = Laplacian(edges_of(nx.path_graph(4000))[0]).to(DEVICE)
     names = [chosen(chain) for _ in range(bunn.diffusion.auto.PATIENCE + 1)]
     assert names == ["chebyshev"] * bunn.diffusion.auto.PATIENCE + ["dense"]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(bunn.diffusion.auto, "capturing", lambda lap: True)
     assert chosen(chain) == "chebyshev"  # nothing can be formed now
     diffuse(torch.randn(4000, 1, device=DEVICE), chain, 1.0, method="dense")
     assert chosen(chain) == "dense"
 
 
+def test_nothing_is_found_out_during_a_capture(served, monkeypatch):
+    chain = laplacian("path")
+    known = patchwise.reach(chain, 3)
+    monkeypatch.setattr(patchwise, "capturing", lambda lap: True)
+    assert patchwise.reach(chain, 3) == known < chain.num_nodes
+    assert patchwise.reach(chain, 2) == chain.num_nodes
+    assert set(chain.patchwork.reaches) == {3}
+
+
 def test_a_checkpoint_computes_what_was_computed(served, monkeypatch):
     """It would refuse to save other tensors the second time, by another method."""
     monkeypatch.setattr(bunn.diffusion.auto, "_on_a_gpu", lambda lap: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(bunn.diffusion.auto, "PATIENCE", 2)
     cheap = bunn.diffusion.auto.PATCHES._replace(dense=0.0, stack=0.0, move=0.0)
     monkeypatch.setattr(bunn.diffusion.auto, "PATCHES", cheap)

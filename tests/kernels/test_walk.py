@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from bunn import Laplacian
-from bunn.kernels import Rows, cut_long_rows
+from bunn.kernels import cut_long_rows
+from bunn.kernels.arguments import Rows
 from bunn.kernels.walk import Tiling, walk
 from tests.graphs import ZOO, edges_of
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from bunn import BuNN, kernels
-from bunn.kernels import Dropout
+from bunn.kernels.arguments import Dropout
 from bunn.nn import SAGEPhi
 from bunn.nn.chains import (
     NOTHING,

@@ -108,8 +108,8 @@ def test_means_by_blocks_of_rows(graph, monkeypatch):
         products.clear()
         gradients(phi, x, lap)
         assert not products  # of float32
-    assert set(lap.means) == {torch.float16}
-    assert not copy.deepcopy(lap).means
+    assert set(lap.patchwork.means) == {torch.float16}
+    assert not copy.deepcopy(lap).patchwork.means
 
 
 def test_a_mean_by_blocks_is_the_mean():
