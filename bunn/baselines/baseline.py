@@ -36,6 +36,8 @@ class Baseline(Generic[Options]):
         pooling: Pooling = None,
         pe_channels: int = 0,
         encoder: nn.Module | None = None,
+        edge_channels: int = 0,
+        edge_encoder: nn.Module | None = None,
     ) -> GraphModel:
         """The model, with the arguments of :class:`bunn.baselines.GraphModel`."""
         if not isinstance(options, self.options):
@@ -51,4 +53,6 @@ class Baseline(Generic[Options]):
             pooling=pooling,
             pe_channels=pe_channels,
             encoder=encoder,
+            edge_channels=edge_channels,
+            edge_encoder=edge_encoder,
         )

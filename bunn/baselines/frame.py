@@ -20,7 +20,7 @@ from bunn.baselines.memory import EdgeMemory, Edges
 from bunn.baselines.options import FrameOptions
 from bunn.laplacian import Laplacian
 from bunn.nn.block import BuNNBlock
-from bunn.nn.model import POOLINGS
+from bunn.nn.model import POOLINGS, reads_encodings
 
 Pooling = Literal["mean", "sum", "max"] | None
 Options = TypeVar("Options", bound=FrameOptions)
@@ -28,6 +28,9 @@ Options = TypeVar("Options", bound=FrameOptions)
 
 class GraphModule(nn.Module, ABC):
     """A map of node features ``(n, c) -> (n, c)`` along the edges of a graph.
+
+    One whose options say ``reads_edges`` is handed the features of the edges, ``(e, c)`` in the
+    order of ``edge_index``, after all else, and returns both, those of nodes and those of edges.
 
     Attributes:
         weighted: Whether it knows what to do with edge weights.
@@ -38,7 +41,12 @@ class GraphModule(nn.Module, ABC):
     activated = False
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> Edges:
         """The edges as :meth:`forward` reads them, computed once for all blocks.
 
@@ -47,6 +55,7 @@ class GraphModule(nn.Module, ABC):
             edge_weight: ``(e,)`` weights, or :obj:`None`.
             num_nodes: The number of nodes ``n``.
             dtype: The precision of the parameters.
+            batch: ``(n,)`` the graph of every node, :obj:`None` if all are in one.
 
         Returns:
             Edges in any form that a layer likes, and weights, or :obj:`None`.
@@ -64,7 +73,7 @@ class GraphModule(nn.Module, ABC):
         edge_index: Any,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """``(n, c) -> (n, c)``, with edges from :meth:`prepare` and the graph ``(n,)`` of nodes."""
 
 
@@ -106,9 +115,14 @@ class Block(GraphModule):
         self.norm_residual = options.norm_residual
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> Edges:
-        return self.layer.prepare(edge_index, edge_weight, num_nodes, dtype)
+        return self.layer.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
 
     def forward(
         self,
@@ -116,8 +130,15 @@ class Block(GraphModule):
         edge_index: Any,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
-    ) -> Tensor:
-        h = self.layer(self.norm(x) if self.norm_first else x, edge_index, edge_weight, batch)
+        edge_attr: Tensor | None = None,
+    ) -> Any:
+        z = self.norm(x) if self.norm_first else x
+        if edge_attr is None:
+            return self._leave(x, self.layer(z, edge_index, edge_weight, batch))
+        h, edge_attr = self.layer(z, edge_index, edge_weight, batch, edge_attr)
+        return self._leave(x, h), edge_attr
+
+    def _leave(self, x: Tensor, h: Tensor) -> Tensor:
         if self.norm_first or self.norm_residual:
             h = self.dropout(self.act(h))
         else:
@@ -143,13 +164,17 @@ class GraphModel(nn.Module):
             (default: :obj:`None`)
         pe_channels: Size of the positional encodings. They are concatenated to ``x`` or, where
             there is an encoder, mapped linearly and added to what it returns. (default: ``0``)
-        encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
-            activation, or with ``linear_encoder`` the first of these)
+        encoder: A module from ``x`` to ``(n, hidden_channels)``. One that has ``pe_channels`` is
+            called with ``x`` and the encodings, which are not read elsewhere then. (default:
+            linear, dropout, activation, or with ``linear_encoder`` the first of these)
+        edge_channels: Size of the features of an edge; a model whose blocks do not read them does
+            without. (default: ``0``)
+        edge_encoder: A module from ``edge_attr`` to ``(e, hidden_channels)``. (default: linear)
 
     Shapes:
         - **input:** node features ``(n, in_channels)``, edges ``(2, e)``, weights ``(e,)``
           *(optional)*, encodings ``(n, pe_channels)``, the graph of every node ``(n,)``
-          *(optional)*
+          *(optional)*, edge features ``(e, edge_channels)`` *(optional)*
         - **output:** ``(n, out_channels)``, or ``(num_graphs, out_channels)`` with ``pooling``
     """
 
@@ -163,6 +188,8 @@ class GraphModel(nn.Module):
         pooling: Pooling = None,
         pe_channels: int = 0,
         encoder: nn.Module | None = None,
+        edge_channels: int = 0,
+        edge_encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if pooling is not None and pooling not in POOLINGS:
@@ -171,8 +198,9 @@ class GraphModel(nn.Module):
             raise ValueError(f"in_channels={in_channels}; it must be >= 1, or pass an encoder")
         if out_channels < 1:
             raise ValueError(f"out_channels={out_channels}; it must be >= 1")
-        if pe_channels < 0:
-            raise ValueError(f"pe_channels={pe_channels}; it must be >= 0")
+        for name, value in (("pe_channels", pe_channels), ("edge_channels", edge_channels)):
+            if value < 0:
+                raise ValueError(f"{name}={value}; it must be >= 0")
         self.options, self.pooling, self.pe_channels = options, pooling, pe_channels
         self._memory = EdgeMemory()
         self.in_channels, self.out_channels = in_channels, out_channels
@@ -184,9 +212,13 @@ class GraphModel(nn.Module):
             if not options.linear_encoder:
                 parts += [build_dropout(options.dropout), activation_resolver(options.act)]
             encoder = nn.Sequential(*parts)
-        elif pe_channels:
+        elif pe_channels and not reads_encodings(encoder):
             self.pe_encoder = Linear(pe_channels, hidden, bias=False)
         self.encoder = encoder
+        self.edge_channels = edge_channels if options.reads_edges else 0
+        self.edge_encoder: nn.Module | None = None
+        if self.edge_channels:
+            self.edge_encoder = edge_encoder or Linear(edge_channels, hidden)
         self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
         parts = []
@@ -206,6 +238,7 @@ class GraphModel(nn.Module):
         pe: Tensor | None = None,
         batch: Tensor | None = None,
         batch_size: int | None = None,
+        edge_attr: Tensor | None = None,
     ) -> Tensor:
         """Runs the model.
 
@@ -216,19 +249,26 @@ class GraphModel(nn.Module):
             pe: ``(n, pe_channels)`` positional encodings. (default: :obj:`None`)
             batch: ``(n,)`` the graph of every node. (default: all in one)
             batch_size: The number of graphs. (default: one more than the last in ``batch``)
+            edge_attr: ``(e, edge_channels)`` edge features. (default: :obj:`None`)
         """
         self._check_features(x, pe)
         self._check_edges(x, edge_index, edge_weight)
+        self._check_edge_features(edge_index, edge_attr)
         n = x.size(0)
         if batch is not None and batch.shape != (n,):
             raise ValueError(
                 f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
                 f"{n} nodes"
             )
-        edges, edge_weight = self._prepared(edge_index, edge_weight, n)
+        edges, edge_weight = self._prepared(edge_index, edge_weight, n, batch)
         x = self._encode(x, pe)
-        for block in self.blocks:
-            x = block(x, edges, edge_weight, batch)
+        if self.options.reads_edges:
+            of_edges = self._encode_edges(x, edge_index, edge_attr)
+            for block in self.blocks:
+                x, of_edges = block(x, edges, edge_weight, batch, of_edges)
+        else:
+            for block in self.blocks:
+                x = block(x, edges, edge_weight, batch)
         x = self.norm(x)
         if self.pooling is not None:
             x = POOLINGS[self.pooling](x, batch, batch_size)
@@ -236,7 +276,9 @@ class GraphModel(nn.Module):
         return out
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _prepared(self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> Edges:
+    def _prepared(
+        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, batch: Tensor | None
+    ) -> Edges:
         """The edges as the blocks read them; those of an unweighted graph are remembered.
 
         Compiled code would prepare them in every step, and wait to hear how many there are.
@@ -247,16 +289,17 @@ class GraphModel(nn.Module):
             # Plain 64-bit indices: torch_geometric.EdgeIndex would carry its bookkeeping along.
             plain = edge_index.as_subclass(Tensor).long()
             weight = None if edge_weight is None else edge_weight.to(dtype)
-            return first.prepare(plain, weight, num_nodes, dtype)
+            return first.prepare(plain, weight, num_nodes, dtype, batch)
 
         if edge_weight is not None:
             return prepare()
-        return self._memory.get(edge_index, (num_nodes, dtype), prepare)
+        return self._memory.get((edge_index, batch), (num_nodes, dtype), prepare)
 
     def _encode(self, x: Tensor, pe: Tensor | None) -> Tensor:
         if pe is not None and self._linear_encoder:
             x = torch.cat((x, pe.to(x.dtype)), dim=-1)
-        n, x = x.size(0), self.encoder(x)
+        n = x.size(0)
+        x = self.encoder(x, pe) if reads_encodings(self.encoder) else self.encoder(x)
         if x.shape != (n, self.options.hidden_channels):
             raise ValueError(
                 f"the encoder returned shape {tuple(x.shape)}; the blocks read "
@@ -265,6 +308,14 @@ class GraphModel(nn.Module):
         if pe is not None and self.pe_encoder is not None:
             x = x + self.pe_encoder(pe)
         return x
+
+    def _encode_edges(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """``(e, hidden_channels)``; zero for edges without features."""
+        if self.edge_encoder is None:
+            return x.new_zeros(edge_index.size(1), self.options.hidden_channels)
+        assert edge_attr is not None  # which was checked
+        encoded: Tensor = self.edge_encoder(edge_attr)
+        return encoded
 
     def _check_features(self, x: Tensor, pe: Tensor | None) -> None:
         if not isinstance(x, Tensor):
@@ -287,6 +338,23 @@ class GraphModel(nn.Module):
                 f"pe has shape {tuple(pe.shape)}; with pe_channels={self.pe_channels} the model "
                 f"reads ({x.size(0)}, {self.pe_channels})"
                 + ("" if self.pe_channels else ": leave pe out, or build it with pe_channels")
+            )
+
+    def _check_edge_features(self, edge_index: Tensor, edge_attr: Tensor | None) -> None:
+        if edge_attr is None and not self.edge_channels:
+            return
+        asked = (edge_index.size(1), self.edge_channels)
+        if edge_attr is not None and not self.options.reads_edges:
+            raise ValueError(
+                f"edge_attr has shape {tuple(edge_attr.shape)}, but this model reads no edge "
+                "features; leave edge_attr out"
+            )
+        if edge_attr is None or edge_attr.shape != asked:
+            seen = "None" if edge_attr is None else f"of shape {tuple(edge_attr.shape)}"
+            raise ValueError(
+                f"edge_attr is {seen}; with edge_channels={self.edge_channels} the model reads "
+                f"{asked}"
+                + ("" if self.edge_channels else ": leave it out, or build it with edge_channels")
             )
 
     def _check_edges(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> None:

@@ -92,7 +92,12 @@ class GATLayer(ConvLayer):
         )
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         if self.self_loops:
             edge_index, _ = remove_self_loops(edge_index)
@@ -123,7 +128,12 @@ class GATFeedForward(FeedForwardLayer):
         self.attention_dropout = build_dropout(options.attention_dropout)
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[AttentionEdges, None]:
         return AttentionEdges.of(edge_index, num_nodes, self.self_loops), None
 

@@ -72,7 +72,12 @@ class GCNLayer(ConvLayer):
         self.self_loops, self.improved = options.self_loops, options.improved
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         if edge_weight is None:  # PyG would weigh added loops by one, improved or not
             edge_weight = torch.ones(edge_index.shape[1:], dtype=dtype, device=edge_index.device)
@@ -97,7 +102,12 @@ class GCNFeedForward(FeedForwardLayer):
         self.self_loops, self.improved = options.self_loops, options.improved
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[Averages, None]:
         dtype, loop = sum_dtype(dtype), 2.0 if self.improved else 1.0
         weight = edge_weight

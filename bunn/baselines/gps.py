@@ -170,11 +170,16 @@ class GPSBlock(GraphModule):
             self.norm_local = BuNNBlock.build_norm(options.norm, width)
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         if self.local is None:
             return edge_index, edge_weight
-        return self.local.prepare(edge_index, edge_weight, num_nodes, dtype)
+        return self.local.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
 
     def forward(
         self,

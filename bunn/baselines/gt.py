@@ -65,7 +65,12 @@ class GTLayer(GraphModule):
         self.lin_out = Linear(2 * width if self.separate else width, width)
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[AttentionEdges, None]:
         return AttentionEdges.of(edge_index, num_nodes, not self.separate), None
 
@@ -105,9 +110,14 @@ class GTBlock(GraphModule):
         self.mlp = Block(ResNetLayer(options), options)
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> Edges:
-        return self.attention.prepare(edge_index, edge_weight, num_nodes, dtype)
+        return self.attention.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
 
     def forward(
         self,

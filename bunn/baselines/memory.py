@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,14 +21,23 @@ Edges = tuple[Any, Tensor | None]
 
 
 class _Entry(NamedTuple):
-    edge_index: weakref.ref[Tensor]
-    version: int
+    tensors: list[weakref.ref[Tensor] | None]
+    versions: list[int]
     rest: tuple[Any, ...]
     edges: Edges
 
+    def is_for(self, tensors: Sequence[Tensor | None], rest: tuple[Any, ...]) -> bool:
+        pairs = zip(self.tensors, tensors, strict=True)
+        same = all((old and old()) is new for old, new in pairs)
+        return same and self.versions == _versions(tensors) and self.rest == rest
+
+
+def _versions(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [-1 if tensor is None else tensor._version for tensor in tensors]
+
 
 class EdgeMemory:
-    """Prepared edges of the last graphs, by the identity of their ``edge_index``.
+    """Prepared edges of the last graphs, by the identity of their ``edge_index`` and ``batch``.
 
     A graph that was written to is prepared again. Copies of a model start with an empty memory.
     """
@@ -36,21 +45,27 @@ class EdgeMemory:
     def __init__(self) -> None:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
 
-    def get(self, edge_index: Tensor, rest: tuple[Any, ...], prepare: Callable[[], Edges]) -> Edges:
-        """What ``prepare`` returned for this tensor and ``rest``, or returns now."""
-        if torch._C._functorch.is_functorch_wrapped_tensor(edge_index):
+    def get(
+        self, tensors: Sequence[Tensor | None], rest: tuple[Any, ...], prepare: Callable[[], Edges]
+    ) -> Edges:
+        """What ``prepare`` returned for these tensors and ``rest``, or returns now.
+
+        Args:
+            tensors: All that it reads, the edges first.
+            rest: Plain values that it reads.
+            prepare: Called without arguments where there is nothing yet.
+        """
+        given = [tensor for tensor in tensors if tensor is not None]
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, given)):
             return prepare()
-        entry = self._entries.pop(id(edge_index), None)
-        if (
-            entry is None
-            or entry.edge_index() is not edge_index
-            or entry.version != edge_index._version
-            or entry.rest != rest
-        ):
+        key = id(tensors[0])
+        entry = self._entries.pop(key, None)
+        if entry is None or not entry.is_for(tensors, rest):
             with for_keeps():
                 edges = prepare()
-            entry = _Entry(weakref.ref(edge_index), edge_index._version, rest, edges)
-        self._entries[id(edge_index)] = entry
+            refs = [None if tensor is None else weakref.ref(tensor) for tensor in tensors]
+            entry = _Entry(refs, _versions(tensors), rest, edges)
+        self._entries[key] = entry
         while len(self._entries) > REMEMBERED:
             self._entries.popitem(last=False)
         return handed_out(entry.edges)

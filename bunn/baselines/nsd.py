@@ -145,7 +145,12 @@ class NSDLayer(GraphModule):
         )
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[AttentionEdges, Tensor | None]:
         if edge_weight is not None and edge_weight.requires_grad and torch.is_grad_enabled():
             raise ValueError(

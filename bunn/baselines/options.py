@@ -41,6 +41,11 @@ class FrameOptions:
     linear_encoder: bool = False
     norm_residual: bool = False
 
+    @property
+    def reads_edges(self) -> bool:
+        """Whether blocks read the features of edges."""
+        return False
+
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers", "head_layers"):
             check_count(self, name)

@@ -73,7 +73,12 @@ class SAGEFeedForward(FeedForwardLayer):
         self.aggr: Literal["mean", "sum"] = "sum" if options.aggr == "sum" else "mean"
 
     def prepare(
-        self, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+        self,
+        edge_index: Tensor,
+        edge_weight: Tensor | None,
+        num_nodes: int,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
     ) -> tuple[Averages, None]:
         dtype, target = sum_dtype(dtype), edge_index[1]
         weight = torch.ones(target.shape, dtype=dtype, device=target.device)

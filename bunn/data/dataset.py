@@ -177,6 +177,8 @@ class GraphDataset:
         make_split: From an index in range to its split; :meth:`split` checks the index first.
         encoder: From a width to a module that takes ``x`` to ``(n, width)``. (default: ``x`` holds
             floating-point features)
+        edge_channels: Columns of ``edge_attr``. (default: ``0``, edges have no features)
+        edge_encoder: The same for ``edge_attr``, to ``(e, width)``.
     """
 
     name: str
@@ -186,6 +188,8 @@ class GraphDataset:
     num_splits: int | None
     make_split: Callable[[int], Split]
     encoder: Callable[[int], nn.Module] | None = None
+    edge_channels: int = 0
+    edge_encoder: Callable[[int], nn.Module] | None = None
 
     def split(self, index: int = 0) -> Split:
         """Split number ``index``."""

@@ -11,6 +11,8 @@ from torch_geometric.nn.inits import reset
 #: The number of values of each of the nine atom features that ``ogb`` computes: atomic number,
 #: chirality, degree, charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring.
 ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+#: Those of the three bond features: type, stereo, conjugated.
+BOND_FEATURES = (5, 6, 2)
 
 
 class CategoricalEncoder(nn.Module):
@@ -37,7 +39,7 @@ class CategoricalEncoder(nn.Module):
         if x.dim() != 2 or x.size(1) != len(self.embeddings) or x.is_floating_point():
             raise ValueError(
                 f"x has shape {tuple(x.shape)} and dtype {x.dtype}; the encoder reads integers "
-                f"(num_nodes, {len(self.embeddings)}); pass the dataset's own x"
+                f"(num_rows, {len(self.embeddings)}); pass the dataset's own features"
             )
         columns = zip(self.embeddings, x.unbind(1), strict=True)
         total: Tensor = sum(embedding(column) for embedding, column in columns)
@@ -82,3 +84,14 @@ class AtomEncoder(CategoricalEncoder):
 
     def __init__(self, out_channels: int) -> None:
         super().__init__(ATOM_FEATURES, out_channels)
+
+
+class BondEncoder(CategoricalEncoder):
+    """The sum of the embeddings of the three bond features of ``ogb``.
+
+    Args:
+        out_channels: Size of the output.
+    """
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__(BOND_FEATURES, out_channels)

@@ -51,8 +51,9 @@ class BuNN(nn.Module):
         pooling: ``"mean"``, ``"sum"`` or ``"max"`` over each graph, :obj:`None` for node outputs.
             (default: :obj:`None`)
         head_layers: Depth of the head. (default: ``1``)
-        encoder: A module from ``x`` to ``(n, hidden_channels)``. (default: linear, dropout,
-            activation)
+        encoder: A module from ``x`` to ``(n, hidden_channels)``. One that has ``pe_channels``, such
+            as :class:`bunn.nn.PositionalEncoder`, is called with ``x`` and ``pe``, and phi does
+            without ``pe`` then. (default: linear, dropout, activation)
         phi: ``"mlp"``, ``"sum"`` or ``"sage"``; or a module, copied for every layer; or a function
             from input and output size to a module. (default: ``"mlp"``)
         phi_layers: Hidden layers of phi. (default: ``1``)
@@ -139,6 +140,7 @@ class BuNN(nn.Module):
                 f"{name}_dropout={value}, but an encoder was passed; drop features in it"
             )
         self.encoder = encoder
+        of_phi = 0 if reads_encodings(encoder) else pe_channels
         network = read_update(update)
         if isinstance(update, str):
             network = replace(network, act=act, dropout=dropout)
@@ -148,7 +150,7 @@ class BuNN(nn.Module):
             raise TypeError(
                 f"phi={phi!r}; pass a name, a module, or a function (in, out) -> module"
             )
-        sizes = (hidden_channels + pe_channels, num_params)
+        sizes = (hidden_channels + of_phi, num_params)
         self.blocks = nn.ModuleList(
             BuNNBlock(
                 BuNNConv(
@@ -160,7 +162,7 @@ class BuNN(nn.Module):
                     learn_time=learn_time,
                     maps=maps,
                     phi=layer_phi,
-                    pe_channels=pe_channels,
+                    pe_channels=of_phi,
                     weight=weight,
                     bias=bias,
                     update=network,
@@ -216,7 +218,10 @@ class BuNN(nn.Module):
         if lap.device != x.device:
             raise ValueError(f"x is on {x.device} and edge_index on {lap.device}; move one of them")
         self._check_features(x)
-        x = self.encoder(x)
+        if reads_encodings(self.encoder):
+            x, pe = self.encoder(x, pe), None
+        else:
+            x = self.encoder(x)
         if x.dim() != 2 or x.size(1) != self.hidden_channels:
             raise ValueError(
                 f"the encoder returned shape {tuple(x.shape)}; the blocks read (num_nodes, "
@@ -254,6 +259,11 @@ class BuNN(nn.Module):
             f"num_layers={self.num_layers}, out_channels={self.out_channels}, "
             f"conv={self.blocks[0].conv!r})"
         )
+
+
+def reads_encodings(encoder: nn.Module) -> bool:
+    """Whether an encoder is called with positional encodings, too: one that has ``pe_channels``."""
+    return getattr(encoder, "pe_channels", 0) > 0
 
 
 def _phi_per_layer(

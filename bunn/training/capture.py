@@ -236,8 +236,8 @@ def _kinds(batches: Sequence[Batch]) -> Iterator[Hashable]:
     for number in numbers:  # runs may share some: then they have to share them again
         yield ids.index(id(number)), number.shape, number.dtype
     for batch in batches:
-        _, edge_index, edge_weight, pe, owner, size = batch.inputs
-        same = (edge_index, edge_weight, owner, *batch.rows.values())
+        _, edge_index, edge_weight, pe, owner, size, edge_attr = batch.inputs
+        same = (edge_index, edge_weight, owner, edge_attr, *batch.rows.values())
         yield (size, pe is None, *map(id, same))
 
 

@@ -122,7 +122,7 @@ class Driver:
             model: Model = run.model
             if self._compile:
                 model = self._compiled = self._compiled or compiled(run.model)
-            return [model(*inputs[0])]
+            return [model(*inputs[0].arguments)]
 
     def _differentiate(self, losses: Sequence[Tensor]) -> list[None]:
         run = self._runs[0]
@@ -212,10 +212,9 @@ class Stack:
         """``(R, rows, outputs)``: every model on its own inputs, on edges that all share."""
         x, x_dim = _shared_or_stacked([entry.x for entry in inputs])
         pe, pe_dim = _shared_or_stacked([entry.pe for entry in inputs])
-        _, edge_index, edge_weight, _, batch, size = inputs[0]
 
         def call(parameters: dict[str, Tensor], x: Tensor | None, pe: Tensor | None) -> Tensor:
-            arguments = (x, edge_index, edge_weight, pe, batch, size)
+            arguments = inputs[0]._replace(x=cast(Tensor, x), pe=pe).arguments
             # A module in two places has its parameters once; tying would tie them to each other.
             output: Tensor = functional_call(self.model, parameters, arguments, tie_weights=False)
             return output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class Inputs(NamedTuple):
         pe: ``(n, pe_channels)``.
         batch: ``(n,)`` the graph of every node, if there are several.
         batch_size: The number of graphs.
+        edge_attr: ``(e, edge_channels)``, for a model that reads them.
     """
 
     x: Tensor
@@ -50,6 +51,12 @@ class Inputs(NamedTuple):
     pe: Tensor | None
     batch: Tensor | None
     batch_size: int
+    edge_attr: Tensor | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As a model is called; without edge features for one that reads none."""
+        return tuple(self) if self.edge_attr is not None else tuple(self)[:-1]
 
 
 class Batch(NamedTuple):
@@ -84,6 +91,7 @@ class Feed:
         device: Where batches live.
         dtype: Of floating-point features.
         cache: Where encodings are kept. (default: nowhere)
+        edges: Whether the features of edges are read. (default: :obj:`False`)
     """
 
     def __init__(
@@ -95,6 +103,7 @@ class Feed:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         cache: DiskCache | None = None,
+        edges: bool = False,
     ) -> None:
         split = encode(split, encoding, cache).to(device)
         self.parts: dict[str, GraphCollection] = {
@@ -103,7 +112,7 @@ class Feed:
             "test": split.test,
         }
         self.batch_size = min(batch_size or len(split.train), len(split.train))
-        self.encoding, self.seed, self.dtype = encoding, seed, dtype
+        self.encoding, self.seed, self.dtype, self.edges = encoding, seed, dtype, edges
         self._kept: dict[tuple[str, int, int], Batch] = {}
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -177,6 +186,7 @@ class Feed:
             self._floating(torch.cat(pe, dim=1)) if pe else None,
             data.batch if size > 1 else None,
             size,
+            self._floating(data.edge_attr) if self.edges else None,
         )
         masks = {
             part: data[f"{part}_mask"] if f"{part}_mask" in data else data.get("mask")

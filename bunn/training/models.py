@@ -56,6 +56,11 @@ class BuNNOptions:
     degree: int | None = None
     num_eigs: int | None = None
 
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the features of edges are read; a bundle knows none."""
+        return False
+
     def __post_init__(self) -> None:
         with torch.device("meta"):  # no memory, no random numbers: an error now, not after loading
             _build_bunn(self, in_channels=1, out_channels=1)
@@ -71,6 +76,8 @@ class Build(Protocol):
         pooling: Pooling | None = None,
         pe_channels: int = 0,
         encoder: nn.Module | None = None,
+        edge_channels: int = 0,
+        edge_encoder: nn.Module | None = None,
     ) -> nn.Module: ...
 
 
@@ -99,6 +106,8 @@ def _build_bunn(
     pooling: Pooling | None = None,
     pe_channels: int = 0,
     encoder: nn.Module | None = None,
+    edge_channels: int = 0,
+    edge_encoder: nn.Module | None = None,
 ) -> nn.Module:
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
     if keywords.pop("linear_encoder") and encoder is None:

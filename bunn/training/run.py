@@ -145,6 +145,7 @@ class Run:
             self.device,
             dtype,
             cache,
+            edges=config.model.reads_edges and dataset.edge_channels > 0,
         )
         share = config.training.label_inputs
         self.labels = None if share is None else ShownLabels(share, dataset, self.feed)
@@ -358,4 +359,6 @@ def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
         pooling="mean" if dataset.task.level == "graph" else None,
         pe_channels=config.encoding.channels,
         encoder=encoder,
+        edge_channels=dataset.edge_channels,
+        edge_encoder=dataset.edge_encoder and dataset.edge_encoder(config.model.hidden_channels),
     )

@@ -138,5 +138,5 @@ def test_a_model_reads_batches():
 def test_encoders_refuse_what_they_cannot_read():
     encoder = load_dataset("tree-neighborsmatch").encoder(4)
     for x in (torch.ones(3, 2), torch.ones(3, 3, dtype=torch.long)):
-        with pytest.raises(ValueError, match=r"the encoder reads integers \(num_nodes, 2\)"):
+        with pytest.raises(ValueError, match=r"the encoder reads integers \(num_rows, 2\)"):
             encoder(x)
