@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,10 +13,14 @@ from torch import Tensor
 from bunn.components import Blocks, component_labels
 from bunn.edges import Adjacency, check_no_gradient, read_edges
 from bunn.kernels import cut_long_rows
+from bunn.kernels.arguments import Blocks as RowBlocks
 from bunn.kernels.grouping import group_rows
 from bunn.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
 from bunn.patchwork import Patchwork
 from bunn.spectrum import BlockSpectrum, Eigenpairs
+
+if TYPE_CHECKING:
+    from bunn.selection import ComponentsOf
 
 Normalization = Literal["rw", "sym"]
 
@@ -104,18 +108,27 @@ class Laplacian:
         blocks = group_rows(self._crow, self._col, self._weight, self._degree, root.squeeze(1))
         if blocks is not None:
             root = blocks.scales[0].unsqueeze(1)  # how kernels know it again
+        self._set_operator(self.coordinates()[2].to(dtype), root, segments, blocks)
+        self._forget()
+
+    def _set_operator(
+        self, value: Tensor, root: Tensor, segments: Tensor | None, blocks: RowBlocks | None = None
+    ) -> None:
+        """The operator and its relatives, from the entries of ``S`` and the root of the degrees."""
         inverse = root.reciprocal()
         walk = SymmetricOperator(
-            *(self._crow, self._col, self.coordinates()[2].to(dtype), root, inverse, segments),
-            *(blocks or ()),
+            self._crow, self._col, value, root, inverse, segments, *(blocks or ())
         )
         sym = self.normalization == "sym"
         self.operator = walk._replace(before=None, after=None) if sym else walk
-        mean = inverse * (~self._isolated).to(dtype).unsqueeze(1)
+        mean = inverse * (~self._isolated).to(root.dtype).unsqueeze(1)
         self._aggregation = {
             "mean": walk._replace(after=mean),
             "sum": walk._replace(after=mean * self._rounded_degree.unsqueeze(1)),
         }
+
+    def _forget(self) -> None:
+        """Nothing is known yet of what is computed when it is asked for."""
         self._siblings: dict[torch.dtype, Laplacian] = {}
         self._edge_index: Tensor | None = None
         self._blocks: Blocks | None = None
@@ -127,6 +140,8 @@ class Laplacian:
         self.patchwork = Patchwork()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
+        #: Where it is in the Laplacian of many graphs that it is a part of: bunn.selection.
+        self.origin: ComponentsOf | None = None
 
     @property
     def edge_index(self) -> Tensor:
@@ -327,7 +342,7 @@ class Laplacian:
         state = self.__dict__.copy()
         eigenpairs = Eigenpairs(self.eigenpairs.gap)
         state.update(_siblings={}, kernels=OrderedDict(), eigenpairs=eigenpairs)
-        state.update(patchwork=Patchwork())
+        state.update(patchwork=Patchwork(), origin=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,33 @@ _BUILT: OrderedDict[tuple[int, str], _Built] = OrderedDict()
 
 #: How many graphs are remembered.
 REMEMBERED = 256
+
+#: How to build the Laplacians of edges that are part of something larger, for as long as they live.
+_PROVIDED: dict[int, tuple[weakref.ref[Tensor], int, Callable[[Normalization], Laplacian]]] = {}
+
+
+def known_edges(edge_index: Tensor, build: Callable[[Normalization], Laplacian]) -> None:
+    """Says how the Laplacian of an ``edge_index`` tensor is built, unweighted, as long as it lives
+    and is not written to.
+
+    Args:
+        edge_index: ``(2, e)`` edges of a graph all of whose nodes are known to ``build``.
+        build: From a normalisation to the Laplacian. It must not hold on to ``edge_index``.
+    """
+    key = id(edge_index)
+    provided = _PROVIDED  # whose name is gone at the very end
+    reference = weakref.ref(edge_index, lambda _: provided.pop(key, None))
+    provided[key] = (reference, edge_index._version, build)
+
+
+def _new(edge_index: Tensor, weight: Tensor | None, n: int, norm: Normalization) -> Laplacian:
+    provided = _PROVIDED.get(id(edge_index))
+    if provided is not None and weight is None:
+        edges, version, build = provided
+        same = edges() is edge_index and version == edge_index._version
+        if same and (lap := build(norm)).num_nodes == n:
+            return lap
+    return Laplacian(edge_index, weight, n, normalization=norm)
 
 
 def forget_graphs() -> None:
@@ -94,7 +122,7 @@ def _built(
     known = _BUILT.pop(key, None)
     if known is None or not known.is_for(edge_index, edge_weight, num_nodes):
         known = _Built(
-            Laplacian(edge_index, edge_weight, num_nodes, normalization=normalization),
+            _new(edge_index, edge_weight, num_nodes, normalization),
             num_nodes,
             weakref.ref(edge_index, lambda _: _BUILT.pop(key, None)),
             edge_index._version,

@@ -58,6 +58,11 @@ class Eigenpairs:
         self._lowest: tuple[Tensor, Tensor, list[float]] | None = None
 
     @property
+    def known(self) -> bool:
+        """Whether :meth:`by_blocks` computes nothing."""
+        return self.blocks is not None
+
+    @property
     def num_lowest(self) -> int:
         """How many :meth:`lowest` returns without computing any."""
         return 0 if self._lowest is None else self._lowest[0].numel()

@@ -215,6 +215,7 @@ class DatasetSpec:
         download: Brings the files to their places below a folder. (default: nothing to bring)
         reported_part: The part whose metric the literature reports. (default: ``"test"``)
         transductive: Whether all parts are nodes of one graph. (default: :obj:`False`)
+        packed: A file that stands for all of ``files``, relative to the data root. (default: none)
     """
 
     name: str
@@ -228,6 +229,7 @@ class DatasetSpec:
     download: Callable[[Path], object] | None = None
     reported_part: str = "test"
     transductive: bool = False
+    packed: str | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
@@ -239,6 +241,8 @@ class DatasetSpec:
 
     def missing(self, root: Path) -> list[Path]:
         """The files that should be below ``root`` and are not."""
+        if self.packed is not None and (root / self.packed).is_file():
+            return []
         return [root / file for file in self.files if not (root / file).is_file()]
 
     def is_present(self, root: Path) -> bool:

@@ -7,12 +7,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bunn.data import heterophilous, lrgb, minesweeper, neighborsmatch, planetoid, synthetic
+from bunn.data import (
+    heterophilous,
+    lrgb,
+    minesweeper,
+    neighborsmatch,
+    peptides,
+    planetoid,
+    synthetic,
+)
 from bunn.data.dataset import DatasetSpec, GraphDataset
 from bunn.data.root import data_root
 from bunn.names import did_you_mean
 
-_SOURCES = (synthetic, neighborsmatch, minesweeper, heterophilous, planetoid, lrgb)
+_SOURCES = (synthetic, neighborsmatch, minesweeper, heterophilous, planetoid, peptides, lrgb)
 
 #: Every dataset, by name.
 DATASETS: dict[str, DatasetSpec] = {spec.name: spec for module in _SOURCES for spec in module.SPECS}

@@ -5,7 +5,7 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ====================  ==========================================================================
 ``chebyshev``         ``K(t, tol) * (nnz + fields * n)``, and ``step`` for each of ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
-``spectral``          twice that, only if all eigenpairs are there already
+``spectral``          twice that, only if all eigenpairs are there already, or are soon
 ``limit``             nothing to speak of, if it is exact to ``tol``
 ====================  ==========================================================================
 
@@ -104,16 +104,16 @@ RELAXING_STEP = 100.0
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     """The name of the method to use for ``x: (n, c)``, at times before the limit is exact."""
-    known = lap.known_block_spectrum is not None
+    known = lap.eigenpairs.known
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
     lap.patchwork.calls += 1
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
-    if known:
+    if known or (lap.origin is not None and lasts()):
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
-    if not isinstance(time.value, Tensor) and time.constant:
+    if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
     return min(costs, key=lambda name: costs[name])
 

@@ -28,6 +28,7 @@ from bunn.calling import plain
 from bunn.components import ALIGNED, Blocks, round_up
 from bunn.kernels import TERMS
 from bunn.kernels.arguments import Decay
+from bunn.selection import ComponentsOf
 
 #: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
 #: Others are filled up: read a number at a time they take several times as long.
@@ -72,6 +73,10 @@ class BlockMatrix:
     def adjoint(self) -> BlockMatrix:
         """The transpose; nothing is copied."""
         return replace(self, transposed=not self.transposed)
+
+    def part(self, place: Tensor, blocks: Blocks) -> BlockMatrix:
+        """The matrices of some components, whose entries are at ``place``."""
+        return BlockMatrix(self.entries[place], blocks, self.transposed)
 
     def stacks(self) -> list[Tensor]:
         """One ``(m, s, s)`` stack per component size."""
@@ -158,6 +163,13 @@ class Basis(NamedTuple):
         left = BlockMatrix.of([vector / factor for vector, factor in pairs], blocks, dtype)
         right = BlockMatrix.of([vector * factor for vector, factor in pairs], blocks, dtype)
         return cls(left, right, placed)
+
+    def part(self, of: ComponentsOf) -> Basis:
+        """The eigenvectors of some components."""
+        place, blocks = of.squares(), of.blocks
+        left = self.left.part(place, blocks)
+        right = left if self.right is self.left else self.right.part(place, blocks)
+        return Basis(left, right, self.values[of.chosen.nodes])
 
 
 class _BasisHeat(torch.autograd.Function):

@@ -36,7 +36,7 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     Too few eigenpairs for ``tol`` are an error; ``tol=inf`` accepts any truncation, as the
     authors' code does.
     """
-    known = lap.known_block_spectrum is not None
+    known = lap.eigenpairs.known
     whole = options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE)
     if whole and not torch.compiler.is_compiling() and in_place(lap):
         return basis_heat(x, time.value, _basis(lap, x.dtype))
@@ -97,12 +97,14 @@ def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[Tensor], list[Tenso
 def _basis(lap: Laplacian, dtype: torch.dtype) -> Basis:
     """The same for components that are multiplied where they lie; cached."""
     if dtype not in lap.eigenpairs.bases:
-        values, vectors = lap.block_spectrum()
-        lap.eigenpairs.bases[dtype] = Basis.of(
-            values, vectors, lap.operator.before, lap.blocks, dtype
-        )
-    found: Basis = handed_out(lap.eigenpairs.bases[dtype])
-    return found
+        if lap.origin is not None:
+            found = _basis(lap.origin.whole.lap, dtype).part(lap.origin)
+        else:
+            root, blocks = lap.operator.before, lap.blocks
+            found = Basis.of(*lap.block_spectrum(), root, blocks, dtype)
+        lap.eigenpairs.bases[dtype] = found
+    basis: Basis = handed_out(lap.eigenpairs.bases[dtype])
+    return basis
 
 
 def _eigenpairs(lap: Laplacian, time: Time, options: Options) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
 from bunn.data import GraphCollection, GraphList, Split
+from bunn.data.pack import Pack, PackedGraphs
 from bunn.data.seeds import generator
 from bunn.data.stack import GraphStack
 from bunn.data.transforms import (
@@ -259,7 +260,14 @@ class _Beside(BaseTransform):  # type: ignore[misc]
 
 def _each(split: Split, transform: BaseTransform) -> Split:
     done: dict[int, GraphCollection] = {}
+    packs: dict[int, Pack] = {}
     for graphs in (split.train, split.val, split.test):
-        if id(graphs) not in done:
+        if id(graphs) in done:
+            continue
+        if isinstance(graphs, PackedGraphs):  # all graphs of a pack at once
+            key = id(graphs.pack)
+            packs[key] = packs.get(key) or graphs.pack.transformed(transform)
+            done[id(graphs)] = graphs.on(packs[key])
+        else:
             done[id(graphs)] = GraphList([transform(data) for data in graphs])
     return Split(*(done[id(graphs)] for graphs in (split.train, split.val, split.test)))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import hashlib
+import io
 import os
 import pickle
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +17,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from bunn.data import DATASETS
+from bunn.data import DATASETS, peptides
 from bunn.data.planetoid import RAW
 
 
@@ -58,26 +64,47 @@ def write_planetoid(folder: Path, name: str) -> None:
             write(path, pickle.dumps(parts[part]))
 
 
-def write_lrgb(folder: Path, name: str) -> None:
+def write_pascal(folder: Path) -> None:
     """Three files of a few paths each."""
     for count, part in enumerate(("train", "val", "test"), start=2):
-        graphs = [_lrgb_graph(name, 3 + i) for i in range(count)]
-        folder.mkdir(parents=True, exist_ok=True)
-        if name == "pascalvoc-sp":
-            write(folder / f"{part}.pickle", pickle.dumps(graphs))
-        else:
-            torch.save(graphs, folder / f"{part}.pt")
+        write(folder / f"{part}.pickle", pickle.dumps([_picture(3 + i) for i in range(count)]))
 
 
-def _lrgb_graph(name: str, n: int) -> tuple[torch.Tensor, ...]:
+def _picture(n: int) -> tuple[object, ...]:
     path = torch.stack((torch.arange(n - 1), torch.arange(1, n)))
     edge_index = torch.cat((path, path.flip(0)), 1)
-    if name == "pascalvoc-sp":
-        x, edge_attr, y = torch.randn(n, 14), torch.rand(2 * n - 2, 2), [v % 21 for v in range(n)]
+    return torch.randn(n, 14), torch.rand(2 * n - 2, 2), edge_index, [v % 21 for v in range(n)]
+
+
+#: Small molecules: chains, rings, charges, one of a single atom, one in two pieces.
+SMILES = (
+    *("CC(=O)O", "c1ccccc1", "NCC(=O)NCC(=O)O", "C", "CC[C@H](C)N", "[NH4+].[Cl-]"),
+    *("C1CCCCC1O", "N[C@@H](CO)C(=O)O", "O=C(O)c1ccccc1"),
+)
+
+
+def write_peptides(root: Path, name: str, smiles: Sequence[str] = SMILES) -> None:
+    """A table and a split in the format of the benchmark; and says that these are published."""
+    random, count = np.random.default_rng(0), len(smiles)
+    if name == "peptides-func":
+        targets = {"labels": [str(row.tolist()) for row in random.integers(0, 2, (count, 10))]}
     else:
-        x, edge_attr = torch.ones(n, 9, dtype=torch.long), torch.ones(2 * n - 2, 3)
-        y = torch.ones(1, 10) if name == "peptides-func" else torch.randn(1, 11)
-    return x, edge_attr, edge_index, y
+        values = random.standard_normal((count, 11))
+        targets = {key: values[:, i].tolist() for i, key in enumerate(peptides.PROPERTIES)}
+    text = io.StringIO()
+    columns = {"": range(count), "smiles": smiles, **targets, "identifier": range(count)}
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    order = random.permutation(count)
+    ends = (2 * count // 9, 5 * count // 9)  # of nine 2, 3 and 4
+    parts = dict(zip(("train", "val", "test"), np.split(order, ends), strict=True))
+    contents = (gzip.compress(text.getvalue().encode(), mtime=0), pickle.dumps(parts))
+    published = []
+    for original, content in zip(peptides.ORIGINALS[name], contents, strict=True):
+        write(root / original.file, content)
+        published.append(replace(original, md5=hashlib.md5(content).hexdigest()))
+    peptides.ORIGINALS[name] = (published[0], published[1])
 
 
 def write_dataset(root: Path, name: str) -> None:
@@ -85,10 +112,12 @@ def write_dataset(root: Path, name: str) -> None:
     file = root / DATASETS[name].files[0]
     if file.suffix == ".npz":
         write_npz(file, classes=2 if DATASETS[name].task.kind == "binary" else 3)
+    elif file.parent.name == "peptides":
+        write_peptides(root, name)
     elif file.parts[-4] == "planetoid":
         write_planetoid(file.parent, name)
     else:
-        write_lrgb(file.parent, name)
+        write_pascal(file.parent)
 
 
 def real_root(name: str) -> Path:

@@ -15,7 +15,7 @@ from bunn.data.heterophilous import read_npz
 from tests.data.raw_files import write, write_dataset, write_npz
 
 READ = [name for name, spec in DATASETS.items() if spec.files]
-THROUGH_PYG = ["roman-empire", "cora", "peptides-func", "pascalvoc-sp"]
+THROUGH_PYG = ["roman-empire", "cora", "pascalvoc-sp"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,19 +78,16 @@ def test_planetoid_has_its_public_split(root):
     assert torch.equal(data.y, torch.arange(514) % 3)
 
 
-@pytest.mark.parametrize("name", ["peptides-func", "peptides-struct", "pascalvoc-sp"])
-def test_lrgb_keeps_its_parts(name, root):
-    write_dataset(root, name)
-    dataset = load_dataset(name, root)
+def test_pascal_keeps_its_parts(root):
+    write_dataset(root, "pascalvoc-sp")
+    dataset = load_dataset("pascalvoc-sp", root)
     split = dataset.split(0)
     assert [len(split.train), len(split.val), len(split.test)] == [2, 3, 4]
-    assert dataset.in_channels == (14 if name == "pascalvoc-sp" else 9)
-    outputs = {"peptides-func": 10, "peptides-struct": 11, "pascalvoc-sp": 21}
-    assert dataset.out_channels == outputs[name]
+    assert (dataset.in_channels, dataset.out_channels, dataset.edge_channels) == (14, 21, 2)
     batch = split.test.collate(torch.tensor([3, 0]))
     assert batch.batch_size == 2
     assert torch.equal(batch.batch, torch.tensor([0] * 6 + [1] * 3))
-    assert batch.y.shape == ((9,) if name == "pascalvoc-sp" else (2, outputs[name]))
+    assert batch.y.shape == (9,)
 
 
 @pytest.mark.parametrize("name", READ)

@@ -1,0 +1,273 @@
+"""Some graphs of many: a batch, gathered with all that is known of its graphs.
+
+Thousands of small graphs are kept one after the other, as one block-diagonal graph, whose Laplacian
+is built once. The Laplacian of a batch is a part of it: rows, components, eigenvectors and all that
+is computed from them are gathered, never computed again. The host knows the sizes of all graphs, so
+that it waits for nothing that a device does.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bunn.components import ALIGNED, Blocks, round_up
+from bunn.kernels import cut_long_rows, longest
+from bunn.laplacian import Laplacian, Normalization
+from bunn.operator import for_keeps
+from bunn.spectrum import BlockSpectrum, Eigenpairs
+
+
+def ranges(start: Tensor, count: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """``start[0], start[0] + 1, ...``, ``count[0]`` of them, and so on, ``(total,)``; and whose."""
+    nobody = torch.arange(count.numel(), device=count.device)
+    owner = torch.repeat_interleave(nobody, count, output_size=total)
+    first = count.cumsum(0) - count
+    return torch.arange(total, device=count.device) + (start - first)[owner], owner
+
+
+def _starts(count: Tensor) -> Tensor:
+    return count.cumsum(0) - count
+
+
+class Union:
+    """Graphs one after the other, as one graph.
+
+    Args:
+        edge_index: ``(2, e)`` both directions of all edges, those of a graph together.
+        num_nodes: ``(g,)`` of every graph, on the host.
+        num_edges: ``(g,)`` of every graph, on the host.
+    """
+
+    def __init__(self, edge_index: Tensor, num_nodes: Tensor, num_edges: Tensor) -> None:
+        self.edge_index, self.num_nodes, self.num_edges = edge_index, num_nodes, num_edges
+        self.total_nodes = int(num_nodes.sum())
+        self._wholes: dict[Normalization, Whole] = {}
+
+    def __len__(self) -> int:
+        return self.num_nodes.numel()
+
+    def to(self, device: torch.device) -> Union:
+        """The same on another device."""
+        return Union(self.edge_index.to(device), self.num_nodes, self.num_edges)
+
+    def whole(self, normalization: Normalization) -> Whole:
+        """The Laplacian of all graphs; built once."""
+        if normalization not in self._wholes:
+            lap = Laplacian(
+                self.edge_index, num_nodes=self.total_nodes, normalization=normalization
+            )
+            self._wholes[normalization] = Whole(lap, self.num_nodes)
+        return self._wholes[normalization]
+
+    def select(self, members: Tensor) -> Selection:
+        """Some of the graphs.
+
+        Args:
+            members: ``(k,)`` int64 on the host; none twice is not asked for.
+        """
+        return Selection(self, members)
+
+
+class Selection:
+    """Some graphs of a union, one after the other.
+
+    Attributes:
+        graphs: ``(k,)`` which.
+        nodes: ``(n,)`` those of the union that are theirs.
+        batch: ``(n,)`` the graph of every node, counted within the selection.
+        edges: ``(e,)`` those of the union that are theirs.
+    """
+
+    def __init__(self, union: Union, members: Tensor) -> None:
+        num_nodes, num_edges = union.num_nodes[members], union.num_edges[members]
+        self.union, self.members = union, members
+        self.num_nodes = int(num_nodes.sum())
+        starts, edge_starts = _starts(union.num_nodes)[members], _starts(union.num_edges)[members]
+        table = torch.stack(
+            (members, starts, num_nodes, edge_starts, num_edges, starts - _starts(num_nodes))
+        ).to(union.edge_index.device)
+        self.graphs, start, count, edge_start, edge_count, self.shift = table
+        self.nodes, self.batch = ranges(start, count, self.num_nodes)
+        self.edges, self._owner = ranges(edge_start, edge_count, int(num_edges.sum()))
+
+    def edge_index(self) -> Tensor:
+        """``(2, e)`` the edges themselves, a new tensor: caches live as long as it does."""
+        edges: Tensor = self.union.edge_index[:, self.edges] - self.shift[self._owner]
+        return edges
+
+    @for_keeps()
+    def laplacian(self, normalization: Normalization) -> Laplacian:
+        """Their Laplacian, a part of that of the union."""
+        return self.union.whole(normalization).part(self)
+
+
+class Whole:
+    """The Laplacian of a union, and where in it the rows and components of graphs lie.
+
+    Args:
+        lap: The Laplacian.
+        num_nodes: ``(g,)`` of every graph, on the host.
+    """
+
+    def __init__(self, lap: Laplacian, num_nodes: Tensor) -> None:
+        self.lap = lap
+        crow = lap._crow.cpu().long()
+        ends = num_nodes.cumsum(0)
+        self.first_entries = crow[ends - num_nodes]
+        self.num_entries = crow[ends] - self.first_entries
+        # Components are numbered by their first nodes: those of a graph come together.
+        labels = lap.components.cpu()
+        self.sizes = torch.bincount(labels, minlength=lap.num_components)
+        owner = torch.repeat_interleave(torch.arange(num_nodes.numel()), num_nodes)
+        first = torch.full((lap.num_components,), len(labels)).scatter_reduce(
+            0, labels, torch.arange(len(labels)), "amin"
+        )
+        self.num_components = torch.bincount(owner[first], minlength=num_nodes.numel())
+        self.first_components = _starts(self.num_components)
+        self.by_component = torch.argsort(lap.components, stable=True)
+        order = torch.argsort(self.sizes, stable=True)
+        self.rank = torch.empty_like(order)
+        self.rank[order] = torch.arange(order.numel())
+        row_lengths = crow.diff()
+        self.longest_rows = torch.zeros_like(num_nodes).scatter_reduce(
+            0, owner, row_lengths, "amax"
+        )
+
+    def part(self, chosen: Selection) -> Laplacian:
+        """The Laplacian of some graphs."""
+        whole, members, nodes = self.lap, chosen.members, chosen.nodes
+        count = int(self.num_entries[members].sum())
+        table = torch.stack((self.first_entries[members], self.num_entries[members]))
+        first, counts = table.to(nodes.device)
+        entries, owner = ranges(first, counts, count)
+        crow = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
+        torch.cumsum(whole._crow.diff()[nodes].long(), 0, out=crow[1:])
+        walk = whole.aggregation("mean")
+        assert walk.before is not None
+        root = walk.before[nodes]
+        place = ComponentsOf(self, chosen)
+
+        lap = copy.copy(whole)
+        index = torch.int32 if max(count, nodes.numel()) < 2**31 else torch.int64
+        lap.num_nodes, lap.longest_row = nodes.numel(), int(self.longest_rows[members].max())
+        lap._crow = crow.to(index)
+        lap._col = (whole._col[entries].long() - chosen.shift[owner]).to(index)
+        lap._weight = None if whole._weight is None else whole._weight[entries]
+        for name in ("_degree", "_isolated", "_rounded_degree", "null_vector"):
+            setattr(lap, name, getattr(whole, name)[nodes])
+        lap.components, lap.num_components = place.labels, place.sizes.numel()
+        segments = None
+        if nodes.is_cuda and lap.longest_row > longest(nodes.numel(), count):
+            segments = cut_long_rows(lap._crow)
+        value = whole.operator.value[entries]
+        lap._set_operator(value, root, segments)
+        lap._forget()
+        lap._blocks = place.blocks
+        lap.eigenpairs = PartOfEigenpairs(place)
+        lap.origin = place
+        return lap
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentsOf:
+    """The components of some graphs, and where they are in the union.
+
+    Args:
+        whole: Of the union.
+        chosen: The graphs.
+    """
+
+    whole: Whole
+    chosen: Selection
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """``(c,)`` those of the union, on the host."""
+        whole, members = self.whole, self.chosen.members
+        count = whole.num_components[members]
+        return ranges(whole.first_components[members], count, int(count.sum()))[0]
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """``(c,)`` their numbers of nodes, on the host."""
+        return self.whole.sizes[self.ids]
+
+    @cached_property
+    def order(self) -> Tensor:
+        """``(c,)`` the components by size, on the host."""
+        return torch.argsort(self.sizes, stable=True)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """``(n,)`` the component of every node."""
+        whole, chosen = self.whole, self.chosen
+        count = whole.num_components[chosen.members]
+        shift = whole.first_components[chosen.members] - _starts(count)
+        return whole.lap.components[chosen.nodes] - shift.to(chosen.nodes.device)[chosen.batch]
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """As :meth:`bunn.components.Blocks.of` finds them."""
+        whole, chosen, device = self.whole, self.chosen, self.chosen.nodes.device
+        count = whole.num_components[chosen.members]
+        owner = torch.repeat_interleave(torch.arange(count.numel()), count)[self.order]
+        ids, sizes = self.ids[self.order], self.sizes[self.order]
+        table = torch.stack((_starts(whole.sizes)[ids], sizes, owner)).to(device)
+        places, component = ranges(table[0], table[1], chosen.num_nodes)
+        order = whole.by_component[places] - chosen.shift[table[2]][component]
+        rank, local = torch.empty_like(order), torch.empty_like(order)
+        rank[order] = torch.arange(order.numel(), device=device)
+        local[order] = torch.arange(order.numel(), device=device) - _starts(table[1])[component]
+        size, many = torch.unique(sizes, return_counts=True)
+        return Blocks(order, rank, tuple(zip(many.tolist(), size.tolist(), strict=True)), local)
+
+    def squares(self) -> Tensor:
+        """Where the matrices of the components are among those of the union, which are filled up
+        to multiples of :data:`ALIGNED` and lie one after the other, by size of component."""
+        whole, ids = self.whole, self.ids[self.order]
+        by_size = torch.empty_like(whole.sizes)
+        by_size[whole.rank] = whole.sizes
+        areas = round_up(by_size, ALIGNED).square()
+        ranks = whole.rank[ids]
+        table = torch.stack((_starts(areas)[ranks], areas[ranks])).to(self.chosen.nodes.device)
+        return ranges(table[0], table[1], int(areas[ranks].sum()))[0]
+
+    def stacks(self) -> list[tuple[int, Tensor]]:
+        """For each size of a component which stack of the union they are in, and where in it."""
+        _, count = torch.unique(self.whole.sizes, return_counts=True)
+        ranks = self.whole.rank[self.ids[self.order]]
+        stack = torch.bucketize(ranks, count.cumsum(0), right=True)
+        place = (ranks - _starts(count)[stack]).to(self.chosen.nodes.device)
+        which, many = torch.unique(stack, return_counts=True)
+        return list(zip(which.tolist(), place.split(many.tolist()), strict=True))
+
+
+class PartOfEigenpairs(Eigenpairs):
+    """Those of the union, computed there for all graphs at once, and gathered.
+
+    Args:
+        place: The components.
+    """
+
+    def __init__(self, place: ComponentsOf) -> None:
+        super().__init__()
+        self._place = place
+
+    @property
+    def known(self) -> bool:
+        return self.blocks is not None or self._place.whole.lap.eigenpairs.known
+
+    def by_blocks(self, lap: Laplacian) -> BlockSpectrum:
+        if self.blocks is None:
+            values, vectors = self._place.whole.lap.block_spectrum()
+            stacks = self._place.stacks()
+            self.blocks = BlockSpectrum(
+                tuple(values[stack][place] for stack, place in stacks),
+                tuple(vectors[stack][place] for stack, place in stacks),
+            )
+        return self.blocks
