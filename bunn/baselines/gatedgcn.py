@@ -56,20 +56,16 @@ class Stream(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """What the layer reads."""
-        return self._normalised(x) if self.norm_first else x
+        z: Tensor = self.norm(x) if self.norm_first else x
+        return z
 
     def leave(self, x: Tensor, h: Tensor) -> Tensor:
         """The stream with the layer's result in it."""
         if not self.norm_first and not self.norm_residual:
-            h = self._normalised(h)
+            h = self.norm(h)
         h = self.dropout(self.act(h))
-        out = x + h if self.residual else h
-        return self._normalised(out) if self.norm_residual else out
-
-    def _normalised(self, x: Tensor) -> Tensor:
-        # Batch norm would remember the mean of no edges at all, which is not a number.
-        out: Tensor = self.norm(x) if x.size(0) else x
-        return out
+        out: Tensor = x + h if self.residual else h
+        return self.norm(out) if self.norm_residual else out
 
 
 class GatedGCNLayer(GraphModule):

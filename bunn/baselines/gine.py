@@ -43,9 +43,9 @@ class GINELayer(GraphModule):
         x_v' = \operatorname{MLP}\Big((1 + \epsilon) x_v
                + \sum_{u \to v} \operatorname{ReLU}(x_u + e_{uv})\Big)
 
-    with two layers in the MLP, and :math:`\epsilon` starting at zero. It is the paper's as later
-    benchmarks have it, PyG's: there the ReLU is in the message, which without it were two sums
-    apart from each other, of nodes and of edges. The features of edges stay as they are.
+    with two layers in the MLP, and :math:`\epsilon` starting at zero. The ReLU in the message is
+    that of PyG and of the benchmarks: the paper sums :math:`x_u + e_{uv}`, where edges cannot act
+    on what a neighbour says. The features of edges stay as they are from layer to layer.
     """
 
     def __init__(self, options: GINEOptions) -> None:

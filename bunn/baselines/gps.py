@@ -184,10 +184,10 @@ class GPSBlock(GraphModule):
     \operatorname{MLP}(\operatorname{norm}(y))`. Dropout follows each of the three. It is a block
     by itself, having its norms and residual connections inside; attention is within a graph.
 
-    Features of edges are those of the message passing, :math:`(\cdot, e') = \operatorname{MPNN}(x,
-    e)`: GINE leaves them as they are, GatedGCN has a norm and a residual connection for them. Of
-    GatedGCN's nodes, :math:`\operatorname{MPNN}(x, e)` is the gated sum and its non-linearity, once
-    in the norm and residual connection above.
+    Features of edges are the message passing's, :math:`(m, e') = \operatorname{MPNN}(x, e)`: GINE
+    leaves them as they are, GatedGCN adds to them after a norm of their own. For the nodes of a
+    GatedGCN, :math:`m` is the gated sum and its non-linearity: the norm and the residual connection
+    above take the place of its own, so that nodes have each of them once.
     """
 
     activated = True
