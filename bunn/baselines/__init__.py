@@ -17,9 +17,11 @@ from typing import Any
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModel, GraphModule
 from bunn.baselines.gat import GAT, GAT_SEP, GATOptions, GATSepOptions
+from bunn.baselines.gatedgcn import GATEDGCN, GatedGCNOptions
 from bunn.baselines.gcn import GCN, GCNOptions
 from bunn.baselines.ggnn import GGNN, GGNNOptions
 from bunn.baselines.gin import GIN, GINOptions
+from bunn.baselines.gine import GINE, GINEOptions
 from bunn.baselines.gps import GPS, GPSOptions
 from bunn.baselines.gt import GT, GT_SEP, GTOptions, GTSepOptions
 from bunn.baselines.mlp import MLP
@@ -37,10 +39,12 @@ __all__ = [
     "GATSepOptions",
     "GCNOptions",
     "GGNNOptions",
+    "GINEOptions",
     "GINOptions",
     "GPSOptions",
     "GTOptions",
     "GTSepOptions",
+    "GatedGCNOptions",
     "GraphModel",
     "GraphModule",
     "NSDOptions",
@@ -50,5 +54,20 @@ __all__ = [
 #: The comparison models by name.
 BASELINES: dict[str, Baseline[Any]] = {
     baseline.name: baseline
-    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD)
+    for baseline in (
+        MLP,
+        RESNET,
+        GCN,
+        SAGE,
+        GAT,
+        GAT_SEP,
+        GIN,
+        GGNN,
+        GPS,
+        GT,
+        GT_SEP,
+        NSD,
+        GINE,
+        GATEDGCN,
+    )
 }

@@ -16,9 +16,18 @@ from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.baselines.checks import (
+    check_batch,
+    check_edge_features,
+    check_edge_weight,
+    check_edges,
+    check_encoded,
+    check_features,
+    check_pooling,
+    check_sizes,
+)
 from bunn.baselines.memory import EdgeMemory, Edges
 from bunn.baselines.options import FrameOptions
-from bunn.laplacian import Laplacian
 from bunn.nn.block import BuNNBlock
 from bunn.nn.model import POOLINGS, reads_encodings
 
@@ -61,6 +70,12 @@ class GraphModule(nn.Module, ABC):
             Edges in any form that a layer likes, and weights, or :obj:`None`.
         """
         return edge_index, edge_weight
+
+    def end_edges(self) -> None:
+        """Leaves out what only the features of edges after this module depend on.
+
+        Nobody reads those of the last block: such parameters would never see a gradient.
+        """
 
     def reset_parameters(self) -> None:
         for child in self.children():
@@ -123,6 +138,9 @@ class Block(GraphModule):
         batch: Tensor | None = None,
     ) -> Edges:
         return self.layer.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
+
+    def end_edges(self) -> None:
+        self.layer.end_edges()
 
     def forward(
         self,
@@ -192,15 +210,8 @@ class GraphModel(nn.Module):
         edge_encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if pooling is not None and pooling not in POOLINGS:
-            raise ValueError(f"pooling={pooling!r}; use one of {list(POOLINGS)} or None")
-        if encoder is None and in_channels < 1:
-            raise ValueError(f"in_channels={in_channels}; it must be >= 1, or pass an encoder")
-        if out_channels < 1:
-            raise ValueError(f"out_channels={out_channels}; it must be >= 1")
-        for name, value in (("pe_channels", pe_channels), ("edge_channels", edge_channels)):
-            if value < 0:
-                raise ValueError(f"{name}={value}; it must be >= 0")
+        check_pooling(pooling)
+        check_sizes(in_channels, out_channels, pe_channels, edge_channels, encoder)
         self.options, self.pooling, self.pe_channels = options, pooling, pe_channels
         self._memory = EdgeMemory()
         self.in_channels, self.out_channels = in_channels, out_channels
@@ -218,8 +229,10 @@ class GraphModel(nn.Module):
         self.edge_channels = edge_channels if options.reads_edges else 0
         self.edge_encoder: nn.Module | None = None
         if self.edge_channels:
-            self.edge_encoder = edge_encoder or Linear(edge_channels, hidden)
+            default = edge_encoder is None
+            self.edge_encoder = Linear(edge_channels, hidden) if default else edge_encoder
         self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
+        cast(GraphModule, self.blocks[-1]).end_edges()
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
         parts = []
         for _ in range(options.head_layers - 1):
@@ -251,18 +264,15 @@ class GraphModel(nn.Module):
             batch_size: The number of graphs. (default: one more than the last in ``batch``)
             edge_attr: ``(e, edge_channels)`` edge features. (default: :obj:`None`)
         """
-        self._check_features(x, pe)
-        self._check_edges(x, edge_index, edge_weight)
-        self._check_edge_features(edge_index, edge_attr)
-        n = x.size(0)
-        if batch is not None and batch.shape != (n,):
-            raise ValueError(
-                f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
-                f"{n} nodes"
-            )
-        edges, edge_weight = self._prepared(edge_index, edge_weight, n, batch)
+        check_features(x, pe, self.in_channels if self._linear_encoder else None, self.pe_channels)
+        check_edges(x, edge_index)
+        check_edge_weight(edge_index, edge_weight, self.blocks[0])
+        reads_edges, of_numbers = self.options.reads_edges, isinstance(self.edge_encoder, Linear)
+        check_edge_features(edge_index, edge_attr, self.edge_channels, reads_edges, of_numbers)
+        check_batch(batch, x.size(0))
+        edges, edge_weight = self._prepared(edge_index, edge_weight, x.size(0), batch)
         x = self._encode(x, pe)
-        if self.options.reads_edges:
+        if reads_edges:
             of_edges = self._encode_edges(x, edge_index, edge_attr)
             for block in self.blocks:
                 x, of_edges = block(x, edges, edge_weight, batch, of_edges)
@@ -300,93 +310,19 @@ class GraphModel(nn.Module):
             x = torch.cat((x, pe.to(x.dtype)), dim=-1)
         n = x.size(0)
         x = self.encoder(x, pe) if reads_encodings(self.encoder) else self.encoder(x)
-        if x.shape != (n, self.options.hidden_channels):
-            raise ValueError(
-                f"the encoder returned shape {tuple(x.shape)}; the blocks read "
-                f"({n}, {self.options.hidden_channels})"
-            )
+        check_encoded("encoder", x, (n, self.options.hidden_channels))
         if pe is not None and self.pe_encoder is not None:
             x = x + self.pe_encoder(pe)
         return x
 
     def _encode_edges(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
         """``(e, hidden_channels)``; zero for edges without features."""
+        shape = (edge_index.size(1), self.options.hidden_channels)
         if self.edge_encoder is None:
-            return x.new_zeros(edge_index.size(1), self.options.hidden_channels)
-        assert edge_attr is not None  # which was checked
+            return x.new_zeros(shape)
         encoded: Tensor = self.edge_encoder(edge_attr)
+        check_encoded("edge_encoder", encoded, shape)
         return encoded
-
-    def _check_features(self, x: Tensor, pe: Tensor | None) -> None:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x is a {type(x).__name__}; pass a (num_nodes, in_channels) tensor")
-        if self._linear_encoder:
-            if x.dim() != 2 or x.size(1) != self.in_channels:
-                raise ValueError(
-                    f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {self.in_channels})"
-                )
-            if not x.is_floating_point():
-                raise TypeError(f"x has dtype {x.dtype}; use a floating-point type: x.float()")
-        if pe is None and self.pe_channels:
-            raise ValueError(
-                f"pe=None, but the model reads {self.pe_channels} positional encodings per node; "
-                f"pass pe of shape ({x.size(0)}, {self.pe_channels}), or build it with "
-                "pe_channels=0"
-            )
-        if pe is not None and pe.shape != (x.size(0), self.pe_channels):
-            raise ValueError(
-                f"pe has shape {tuple(pe.shape)}; with pe_channels={self.pe_channels} the model "
-                f"reads ({x.size(0)}, {self.pe_channels})"
-                + ("" if self.pe_channels else ": leave pe out, or build it with pe_channels")
-            )
-
-    def _check_edge_features(self, edge_index: Tensor, edge_attr: Tensor | None) -> None:
-        if edge_attr is None and not self.edge_channels:
-            return
-        asked = (edge_index.size(1), self.edge_channels)
-        if edge_attr is not None and not self.options.reads_edges:
-            raise ValueError(
-                f"edge_attr has shape {tuple(edge_attr.shape)}, but this model reads no edge "
-                "features; leave edge_attr out"
-            )
-        if edge_attr is None or edge_attr.shape != asked:
-            seen = "None" if edge_attr is None else f"of shape {tuple(edge_attr.shape)}"
-            raise ValueError(
-                f"edge_attr is {seen}; with edge_channels={self.edge_channels} the model reads "
-                f"{asked}"
-                + ("" if self.edge_channels else ": leave it out, or build it with edge_channels")
-            )
-
-    def _check_edges(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> None:
-        if not isinstance(edge_index, Tensor):
-            given = "lap.edge_index" if isinstance(edge_index, Laplacian) else "a tensor"
-            raise TypeError(
-                f"edge_index is a {type(edge_index).__name__}; this model reads the (2, num_edges) "
-                f"edges themselves: pass {given}"
-            )
-        if edge_index.dtype not in (torch.int64, torch.int32):
-            raise TypeError(f"edge_index has dtype {edge_index.dtype}; use .long() node indices")
-        if edge_index.dim() != 2 or edge_index.size(0) != 2:
-            raise ValueError(
-                f"edge_index has shape {tuple(edge_index.shape)}; it must be (2, num_edges)"
-            )
-        if edge_index.device != x.device:
-            raise ValueError(
-                f"x is on {x.device} and edge_index on {edge_index.device}; move one of them"
-            )
-        if edge_weight is None:
-            return
-        if not self.blocks[0].weighted:
-            layer = getattr(self.blocks[0], "layer", self.blocks[0])
-            raise ValueError(
-                f"edge_weight has shape {tuple(edge_weight.shape)}, but a {type(layer).__name__} "
-                "knows no edge weights; leave edge_weight out"
-            )
-        if edge_weight.shape != edge_index.shape[1:]:
-            raise ValueError(
-                f"edge_weight has shape {tuple(edge_weight.shape)}; edge_index asks for "
-                f"({edge_index.size(1)},)"
-            )
 
 
 def build_dropout(p: float) -> nn.Module:

@@ -47,14 +47,18 @@ class GINLayer(ConvLayer):
 
     def __init__(self, options: GINOptions) -> None:
         super().__init__()
-        width = options.hidden_channels
-        network = nn.Sequential(
-            Linear(width, width),
-            activation_resolver(options.act),
-            build_dropout(options.dropout),
-            Linear(width, width),
-        )
-        self.conv = _GINConv(network, train_eps=options.learn_eps)
+        self.conv = _GINConv(build_network(options), train_eps=options.learn_eps)
+
+
+def build_network(options: FrameOptions) -> nn.Sequential:
+    """The two-layer MLP of a node."""
+    width = options.hidden_channels
+    return nn.Sequential(
+        Linear(width, width),
+        activation_resolver(options.act),
+        build_dropout(options.dropout),
+        Linear(width, width),
+    )
 
 
 GIN = Baseline(

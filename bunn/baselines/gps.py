@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,12 @@ from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import GraphModule, build_dropout
+from bunn.baselines.frame import Block, GraphModule, build_dropout
 from bunn.baselines.gat import GATLayer, GATOptions
+from bunn.baselines.gatedgcn import GatedGCNLayer
 from bunn.baselines.gcn import GCNLayer, GCNOptions
 from bunn.baselines.gin import GINLayer, GINOptions
+from bunn.baselines.gine import GINELayer, GINEOptions
 from bunn.baselines.options import (
     FrameOptions,
     check_choice,
@@ -35,15 +37,20 @@ class GPSOptions(FrameOptions):
     Args:
         norm_first: Whether to normalise before layers, or after them as in the paper.
         heads: Attention heads, each of ``hidden_channels / heads`` channels.
-        local: The message passing: ``"gcn"``, ``"sage"``, ``"gat"``, ``"gin"``, or :obj:`None` for
-            a transformer that sees the graph through positional encodings only.
+        local: The message passing: ``"gcn"``, ``"sage"``, ``"gat"``, ``"gin"``; ``"gine"`` or
+            ``"gatedgcn"``, which read the features of edges; or :obj:`None` for a transformer that
+            sees the graph through positional encodings only.
         attention_dropout: Dropout of attention coefficients.
     """
 
     norm_first: bool = False
     heads: int = 2
-    local: Literal["gcn", "sage", "gat", "gin"] | None = "gcn"
+    local: Literal["gcn", "sage", "gat", "gin", "gine", "gatedgcn"] | None = "gcn"
     attention_dropout: float = 0.0
+
+    @property
+    def reads_edges(self) -> bool:
+        return self.local in {"gine", "gatedgcn"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +70,39 @@ LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
     "gin": lambda own: GINLayer(
         GINOptions(own.hidden_channels, dropout=own.dropout, act=own.act),
     ),
+    "gine": lambda own: GINELayer(
+        GINEOptions(own.hidden_channels, dropout=own.dropout, act=own.act),
+    ),
+    # With its non-linearity, but not with the norm and residual connection of its nodes, which are
+    # those of the block; edges have none but their own.
+    "gatedgcn": lambda own: Block(
+        GatedGCNLayer(own),
+        FrameOptions(own.hidden_channels, act=own.act, norm=None, residual=False),
+    ),
 }
+
+
+class Rows(NamedTuple):
+    """A table with a row for each graph of a batch, padded to the largest.
+
+    Args:
+        place: ``(n,)`` the place of every node in it, row by row.
+        filled: ``(graphs, nodes of the largest)`` which places may be attended to.
+    """
+
+    place: Tensor
+    filled: Tensor
+
+    @classmethod
+    def of(cls, batch: Tensor) -> Rows:
+        """That of ``(n,)`` the graph of every node."""
+        count = torch.bincount(batch)
+        size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
+        rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
+        place = rank - (count.cumsum(0) - count)[batch] + batch * size
+        # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
+        filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
+        return cls(place, filled)
 
 
 class GlobalAttention(nn.Module):
@@ -90,13 +129,13 @@ class GlobalAttention(nn.Module):
         self.lin_in.reset_parameters()
         self.lin_out.reset_parameters()
 
-    def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
-        """``(n, c)`` and the graph ``(n,)`` of every node to ``(n, c)``."""
+    def forward(self, x: Tensor, batch: Tensor | Rows | None = None) -> Tensor:
+        """``(n, c)`` and the graph ``(n,)`` of every node, or its rows, to ``(n, c)``."""
         packed = self.lin_in(x)
         if batch is None:
             y = self._attend(packed.unsqueeze(0)).squeeze(0)
         else:
-            place, filled = _padded(batch)
+            place, filled = Rows.of(batch) if isinstance(batch, Tensor) else batch
             table = scatter_sum(packed, place, filled.numel()).unflatten(0, filled.shape)
             y = gather(self._attend(table, filled[:, None, None, :]).flatten(0, 1), place)
         out: Tensor = self.lin_out(y)
@@ -119,16 +158,16 @@ class GlobalAttention(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
-def _padded(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """A table with a row for each graph: the place ``(n,)`` of every node in it, row by row, and
-    which places may be attended to, ``(graphs, nodes of the largest)``."""
-    count = torch.bincount(batch)
-    size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
-    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-    place = rank - (count.cumsum(0) - count)[batch] + batch * size
-    # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
-    filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-    return place, filled
+class GPSEdges(NamedTuple):
+    """What the graph alone determines.
+
+    Args:
+        local: The edges as the message passing reads them.
+        rows: The graphs of a batch as attention reads them, :obj:`None` for a single one.
+    """
+
+    local: Any
+    rows: Rows | None
 
 
 class GPSBlock(GraphModule):
@@ -144,6 +183,11 @@ class GPSBlock(GraphModule):
     with :math:`z = \operatorname{norm}(x)`, and :math:`x' = y +
     \operatorname{MLP}(\operatorname{norm}(y))`. Dropout follows each of the three. It is a block
     by itself, having its norms and residual connections inside; attention is within a graph.
+
+    Features of edges are the message passing's, :math:`(m, e') = \operatorname{MPNN}(x, e)`: GINE
+    leaves them as they are, GatedGCN adds to them after a norm of their own. For the nodes of a
+    GatedGCN, :math:`m` is the gated sum and its non-linearity: the norm and the residual connection
+    above take the place of its own, so that nodes have each of them once.
     """
 
     activated = True
@@ -176,22 +220,38 @@ class GPSBlock(GraphModule):
         num_nodes: int,
         dtype: torch.dtype,
         batch: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        if self.local is None:
-            return edge_index, edge_weight
-        return self.local.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
+    ) -> tuple[GPSEdges, Tensor | None]:
+        local: Any = edge_index
+        if self.local is not None:
+            local, edge_weight = self.local.prepare(
+                edge_index, edge_weight, num_nodes, dtype, batch
+            )
+        return GPSEdges(local, None if batch is None else Rows.of(batch)), edge_weight
+
+    def end_edges(self) -> None:
+        if self.local is not None:
+            self.local.end_edges()
 
     def forward(
         self,
         x: Tensor,
-        edge_index: Tensor,
+        edge_index: GPSEdges,
         edge_weight: Tensor | None = None,
         batch: Tensor | None = None,
-    ) -> Tensor:
+        edge_attr: Tensor | None = None,
+    ) -> Any:
         z = self.norm_global(x) if self.norm_first else x
-        parts = [self.dropout(self.attention(z, batch))]
-        if self.local is not None:
-            parts.append(self.dropout(self.local(z, edge_index, edge_weight, batch)))
+        parts = [self.dropout(self.attention(z, edge_index.rows))]
+        if self.local is not None and edge_attr is not None:
+            h, edge_attr = self.local(z, edge_index.local, edge_weight, batch, edge_attr)
+            parts.append(self.dropout(h))
+        elif self.local is not None:
+            parts.append(self.dropout(self.local(z, edge_index.local, edge_weight, batch)))
+        out = self._combine(x, parts)
+        return out if edge_attr is None else (out, edge_attr)
+
+    def _combine(self, x: Tensor, parts: list[Tensor]) -> Tensor:
+        """The features ``(n, c)`` with what attention and, if there is any, message passing say."""
         if self.norm_first:
             y = sum(parts, x) if self.residual else sum(parts[1:], parts[0])
             h = self.mlp(self.norm_mlp(y))

@@ -66,6 +66,24 @@ def neighbor_sum(x: Tensor, edge_index: Tensor, weight: Tensor | None = None) ->
     return (matrices @ x.transpose(0, 1)).transpose(0, 1).contiguous()
 
 
+def propagate_messages(
+    conv: Any, edge_index: Tensor, size: Any = None, *, x: tuple[Tensor, ...], edge_attr: Tensor
+) -> Tensor:
+    """The ``propagate`` of a layer of PyG that sums messages of nodes and edges, named as
+    :func:`propagate_sum` is.
+
+    Args:
+        conv: The layer.
+        edge_index: ``(2, e)`` edges.
+        size: Not used; a graph is not bipartite here.
+        x: A pair of ``(n, c)``.
+        edge_attr: ``(e, c)`` features of edges.
+    """
+    source, target = edge_index
+    messages: Tensor = conv.message(gather(x[0], source), edge_attr)
+    return scatter_sum(messages, target, x[0].size(0))
+
+
 def propagate_sum(
     conv: Any,
     edge_index: Tensor,

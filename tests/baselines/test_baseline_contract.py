@@ -13,6 +13,7 @@ from bunn import Laplacian
 from bunn.baselines import BASELINES, propagation, sheaf
 from bunn.theory import graphs as shapes
 from tests.baselines.variants import (
+    READS_EDGES,
     VARIANTS,
     WEIGHTED,
     batch_of,
@@ -27,7 +28,7 @@ GRAPH = shapes.random(12, seed=3)
 
 
 def test_the_registry_names_every_model_and_its_paper():
-    names = "mlp resnet gcn sage gat gat-sep gin ggnn gps gt gt-sep nsd"
+    names = "mlp resnet gcn sage gat gat-sep gin ggnn gps gt gt-sep nsd gine gatedgcn"
     assert list(BASELINES) == names.split()
     for name, baseline in BASELINES.items():
         assert baseline.name == name
@@ -39,9 +40,13 @@ def test_the_registry_names_every_model_and_its_paper():
 @every_variant
 @pytest.mark.parametrize("norm", ["batch", None])
 def test_gradients_reach_every_parameter(variant, norm):
-    model = livened(build(variant, norm=norm, dropout=0.1, head_layers=2))
+    # Not ReLU: its encoder can silence a node in all of eight channels.
+    outside = {"act": "elu", "dropout": 0.1, "head_layers": 2, "edge_channels": 2}
+    model = livened(build(variant, norm=norm, **outside))
     x = torch.randn(GRAPH.num_nodes, 3, requires_grad=True)
-    y = model(x, GRAPH.edge_index)
+    # Edges without features enter as zeros, and a map of zeros has no gradient.
+    features = torch.randn(GRAPH.edge_index.size(1), 2) if variant in READS_EDGES else None
+    y = model(x, GRAPH.edge_index, edge_attr=features)
     assert y.shape == (GRAPH.num_nodes, 2)
     (y * torch.randn_like(y)).sum().backward()
     for name, parameter in model.named_parameters():

@@ -1,8 +1,11 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
 from bunn.baselines import BASELINES, Block, FrameOptions, GCNOptions, GraphModel, GraphModule
+from bunn.baselines.memory import EdgeMemory
 from bunn.theory import graphs as shapes
 from tests.baselines.variants import batch_of, build, livened, some_graphs
 
@@ -18,6 +21,95 @@ class Turned(GraphModule):
 
 class Activated(Turned):
     activated = True
+
+
+@dataclass(frozen=True)
+class OfEdges(FrameOptions):
+    norm: None = None
+
+    @property
+    def reads_edges(self):
+        return True
+
+
+class Counted(GraphModule):
+    """A layer whose edges are known: one more in every block, which nodes are told the sum of."""
+
+    activated, ended = True, False
+
+    def end_edges(self):
+        self.ended = True
+
+    def forward(self, x, edge_index, edge_weight=None, batch=None, edge_attr=None):
+        return torch.zeros_like(x) + edge_attr.sum(0), edge_attr + 1
+
+
+def counting(**keywords):
+    """Three blocks of :class:`Counted`, with the identity for an encoder and for a head."""
+    options = OfEdges(8, num_layers=3)
+    model = GraphModel(
+        options, 8, 8, lambda own: Block(Counted(), own), encoder=nn.Identity(), **keywords
+    )
+    model.head = nn.Identity()
+    model.head.register_parameter("unread", nn.Parameter(torch.zeros(1)))
+    return model
+
+
+def test_edges_without_features_enter_as_zeros():
+    model, x, edges = counting(), torch.rand(10, 8), GRAPH.edge_index.size(1)
+    assert model.edge_encoder is None
+    torch.testing.assert_close(model(x, GRAPH.edge_index), x + edges * (0 + 1 + 2))
+
+
+def test_features_of_edges_are_encoded_and_go_from_block_to_block():
+    model, x, edges = counting(edge_channels=2), torch.rand(10, 8), GRAPH.edge_index.size(1)
+    edge_attr = torch.rand(edges, 2)
+    nn.init.uniform_(model.edge_encoder.weight)
+    nn.init.uniform_(model.edge_encoder.bias)
+    total = edge_attr.sum(0) @ model.edge_encoder.weight.T + edges * model.edge_encoder.bias
+    y = model(x, GRAPH.edge_index, edge_attr=edge_attr)
+    torch.testing.assert_close(y, x + 3 * total + edges * (0 + 1 + 2))
+    own = nn.Embedding(5, 8)
+    model = counting(edge_channels=1, edge_encoder=nn.Sequential(own, nn.Flatten()))
+    edge_attr = torch.randint(5, (edges, 1))
+    y = model(x, GRAPH.edge_index, edge_attr=edge_attr)
+    torch.testing.assert_close(y, x + 3 * own.weight[edge_attr[:, 0]].sum(0) + edges * 3)
+
+
+def test_the_last_block_is_told_that_nobody_reads_its_edges():
+    assert [block.layer.ended for block in counting().blocks] == [False, False, True]
+
+
+def test_models_that_read_no_edges_have_no_encoder_of_them():
+    encoder = nn.Linear(2, 8)
+    model = build("gcn", edge_channels=2, edge_encoder=encoder)
+    assert model.edge_encoder is None
+    assert model.edge_channels == 0
+    model(torch.randn(10, 3), GRAPH.edge_index)
+
+
+def test_bad_features_of_edges():
+    x, edges = torch.randn(10, 8), GRAPH.edge_index.size(1)
+    model, edge_attr = counting(edge_channels=2), torch.randn(edges, 2)
+    asked = rf"with edge_channels=2 the model reads \({edges}, 2\)"
+    with pytest.raises(ValueError, match=f"edge_attr is None; {asked}"):
+        model(x, GRAPH.edge_index)
+    with pytest.raises(ValueError, match=rf"edge_attr is of shape \({edges}, 1\); {asked}"):
+        model(x, GRAPH.edge_index, edge_attr=edge_attr[:, :1])
+    with pytest.raises(ValueError, match=rf"edge_attr is of shape \(3, 2\); {asked}"):
+        model(x, GRAPH.edge_index, edge_attr=edge_attr[:3])
+    with pytest.raises(TypeError, match=r"edge_attr has dtype torch\.int64; .* an edge_encoder"):
+        model(x, GRAPH.edge_index, edge_attr=edge_attr.long())
+    with pytest.raises(ValueError, match="leave it out, or build it with edge_channels"):
+        counting()(x, GRAPH.edge_index, edge_attr=edge_attr)
+    with pytest.raises(ValueError, match="this model reads no edge features; leave edge_attr out"):
+        build("gcn")(x[:, :3], GRAPH.edge_index, edge_attr=edge_attr)
+    with pytest.raises(ValueError, match=rf"the edge_encoder returned shape \({edges}, 5\)"):
+        counting(edge_channels=2, edge_encoder=nn.Linear(2, 5))(
+            x, GRAPH.edge_index, edge_attr=edge_attr
+        )
+    with pytest.raises(ValueError, match="edge_channels=-1; it must be >= 0"):
+        counting(edge_channels=-1)
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -95,6 +187,27 @@ def test_an_encoder_of_ones_own_and_encodings():
     assert encoder.weight.grad.abs().max() > 0
 
 
+def test_an_encoder_may_read_encodings():
+    class Both(nn.Module):
+        pe_channels = 4
+
+        def forward(self, x, pe):
+            return torch.cat((x, pe), -1)
+
+    model, x, pe = (
+        build("gcn", encoder=Both(), pe_channels=4),
+        torch.randn(10, 4),
+        torch.randn(10, 4),
+    )
+    assert model.pe_encoder is None
+    plain = build("gcn", encoder=nn.Identity())
+    plain.load_state_dict(model.state_dict())
+    y = model(x, GRAPH.edge_index, pe=pe)
+    torch.testing.assert_close(y, plain(torch.cat((x, pe), -1), GRAPH.edge_index))
+    with pytest.raises(ValueError, match=r"pe=None, but the model reads 4"):
+        model(x, GRAPH.edge_index)
+
+
 def build_like(model, encoder):
     """The same weights in a model that reads no encodings."""
     plain = build("gcn", in_channels=1, encoder=encoder)
@@ -146,7 +259,7 @@ BAD_OWN_OPTIONS = {
     "eps": ("gin", {"learn_eps": "yes"}, "learn_eps='yes'; it must be True or False"),
     "steps": ("ggnn", {"steps": 0}, "steps=0; it must be an integer >= 1"),
     "tied": ("ggnn", {"tied": None}, "tied=None; it must be True or False"),
-    "local": ("gps", {"local": "mlp"}, "local='mlp'; use one of 'gcn', 'sage', 'gat', 'gin', None"),
+    "local": ("gps", {"local": "mlp"}, "local='mlp'; use one of 'gcn', .*, 'gatedgcn', None"),
     "stalk": ("nsd", {"stalk_dim": 3}, "hidden_channels=128 is no multiple of stalk_dim=3"),
     "maps": ("nsd", {"maps": "flat"}, "maps='flat'; use one of 'orthogonal', 'diagonal'"),
     "family": ("nsd", {"orthogonal": "qr"}, "orthogonal='qr' does not fit: maps='qr' is unknown"),
@@ -213,3 +326,32 @@ def test_compiled_models_prepare_the_edges_of_a_graph_once(monkeypatch):
         y = compiled(x, edge_index)
         assert len(calls) == 1
         torch.testing.assert_close(y, model(x, edge_index))
+
+
+def test_edges_are_prepared_anew_for_another_batch_of_them():
+    memory, edge_index, calls = EdgeMemory(), GRAPH.edge_index.clone(), []
+
+    def prepared(batch):
+        return memory.get((edge_index, batch), (10,), lambda: (calls.append(batch), None))
+
+    first, second = torch.zeros(10).long(), torch.arange(10)
+    for batch in (None, None, first, first, second, second, first):
+        prepared(batch)
+    assert len(calls) == 4
+    assert all(a is b for a, b in zip(calls, (None, first, second, first), strict=True))
+    first[5:] = 1  # written to: another batch in the same tensor
+    prepared(first)
+    prepared(first)
+    assert len(calls) == 5
+
+
+def test_models_hear_of_another_batch_on_the_same_edges():
+    """A path of four nodes and two of two: edges that both batches have."""
+    model, x = livened(build("gps", pooling="sum")), torch.randn(4, 3)
+    edge_index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    whole, halves = torch.zeros(4).long(), torch.tensor([0, 0, 1, 1])
+    one, two = model(x, edge_index, batch=whole), model(x, edge_index, batch=halves)
+    assert not torch.allclose(one[0], two.sum(0))
+    part = model(x[:2], edge_index[:, :2])
+    torch.testing.assert_close(two[:1], part)
+    torch.testing.assert_close(model(x, edge_index, batch=whole), one)

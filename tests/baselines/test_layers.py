@@ -177,11 +177,12 @@ def test_gps_is_the_layer_of_pyg():
 def test_gps_before_norm_is_its_formula(local, residual):
     graph, x = shapes.random(9, seed=5), torch.randn(9, 8)
     block = livened(GPSBlock(GPSOptions(8, norm_first=True, local=local, residual=residual)))
-    edges = block.prepare(graph.edge_index, None, 9, torch.float32)
+    edges, weight = block.prepare(graph.edge_index, None, 9, torch.float32)
     z = block.norm_global(x)
-    y = block.attention(z) + (x if residual else 0) + (block.local(z, *edges) if local else 0)
+    heard = block.local(z, edges.local, weight) if local else 0
+    y = block.attention(z) + (x if residual else 0) + heard
     out = block.mlp(block.norm_mlp(y)) + (y if residual else 0)
-    torch.testing.assert_close(block(x, *edges), out)
+    torch.testing.assert_close(block(x, edges, weight), out)
 
 
 def test_gps_hears_far_nodes_of_its_own_graph_only():

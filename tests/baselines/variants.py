@@ -39,6 +39,9 @@ VARIANTS = {
     "gps-gat": ("gps", {"local": "gat", "residual": False}),
     "gps-sage": ("gps", {"local": "sage", "norm_first": True, "residual": False}),
     "gps-attention": ("gps", {"local": None}),
+    "gps-gine": ("gps", {"local": "gine"}),
+    "gps-gatedgcn": ("gps", {"local": "gatedgcn"}),
+    "gps-gatedgcn-first": ("gps", {"local": "gatedgcn", "norm_first": True, "residual": False}),
     "gt": ("gt", {"heads": 2}),
     "gt-sep": ("gt-sep", {"heads": 2}),
     "nsd": ("nsd", {}),
@@ -46,6 +49,11 @@ VARIANTS = {
     "nsd-general": ("nsd", {"maps": "general", "stalk_dim": 4}),
     "nsd-rotation": ("nsd", {"orthogonal": "rotation", "damping": 0.0, "steps": 2}),
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
+    "gine": ("gine", {}),
+    "gine-learned": ("gine", {"learn_eps": True}),
+    "gatedgcn": ("gatedgcn", {}),
+    "gatedgcn-first": ("gatedgcn", {"norm_first": True}),
+    "gatedgcn-stream": ("gatedgcn", {"norm_residual": True, "residual": False}),
 }
 
 WEIGHTED = {
@@ -53,14 +61,17 @@ WEIGHTED = {
 }
 WEIGHTED |= {"gps", "gps-attention"}
 
+READS_EDGES = {
+    name for name, (model, own) in VARIANTS.items() if BASELINES[model].options(**own).reads_edges
+}
+
 
 def build(variant: str, in_channels: int = 3, out_channels: int = 2, **keywords) -> GraphModel:
     """The model called ``variant``; keywords are options of it or arguments of ``build``."""
     name, own = VARIANTS[variant]
     baseline = BASELINES[name]
-    outer = {
-        key: keywords.pop(key) for key in ("pooling", "pe_channels", "encoder") & keywords.keys()
-    }
+    arguments = {"pooling", "pe_channels", "encoder", "edge_channels", "edge_encoder"}
+    outer = {key: keywords.pop(key) for key in arguments & keywords.keys()}
     options = baseline.options(**{"hidden_channels": 8, "num_layers": 2, **own, **keywords})
     return baseline.build(options, in_channels, out_channels, **outer)
 
