@@ -2,6 +2,7 @@
 
 from bunn.nn.block import BuNNBlock
 from bunn.nn.conv import BuNNConv
+from bunn.nn.encoders import EigenvectorEncoder, PositionalEncoder, RandomWalkEncoder
 from bunn.nn.model import BuNN
 from bunn.nn.phi import MLPPhi, PhiNetwork, SAGEPhi, SumGNNPhi
 from bunn.nn.time import DiffusionTime, log_spaced_times, refresh_times
@@ -13,8 +14,11 @@ __all__ = [
     "BuNNBlock",
     "BuNNConv",
     "DiffusionTime",
+    "EigenvectorEncoder",
     "MLPPhi",
     "PhiNetwork",
+    "PositionalEncoder",
+    "RandomWalkEncoder",
     "SAGEPhi",
     "SumGNNPhi",
     "Update",

@@ -19,8 +19,9 @@ class BuNNBlock(nn.Module):
     r"""Normalisation, layer, non-linearity and residual connection.
 
     Pre-norm, ``x + dropout(act(conv(norm(x))))``, or post-norm, ``x +
-    act(norm(dropout(conv(x))))``. A layer whose update is a two-layer network has its non-linearity
-    inside, and its dropout if it has one, and gets no second ones.
+    act(norm(dropout(conv(x))))``; or, with ``act_residual``, ``act(x + ...)`` in either. A layer
+    whose update is a two-layer network has its non-linearity inside, and its dropout if it has one,
+    and gets no second ones.
 
     Args:
         conv: The layer, with as many output as input channels.
@@ -30,6 +31,8 @@ class BuNNBlock(nn.Module):
         residual: Whether to add the input. (default: :obj:`True`)
         dropout: (default: ``0.0``)
         phi_before_norm: Whether phi reads the input before a pre-norm. (default: :obj:`True`)
+        act_residual: Whether the non-linearity comes after the residual connection. (default:
+            :obj:`False`)
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class BuNNBlock(nn.Module):
         residual: bool = True,
         dropout: float = 0.0,
         phi_before_norm: bool = True,
+        act_residual: bool = False,
     ) -> None:
         super().__init__()
         self.conv = conv
@@ -50,7 +54,7 @@ class BuNNBlock(nn.Module):
         self.act = activation_resolver(act) if linear else nn.Identity()
         self.dropout = nn.Dropout(dropout if linear or conv.update.dropout == 0 else 0.0)
         self.norm_first, self.residual = norm_first, residual
-        self.phi_before_norm = phi_before_norm
+        self.phi_before_norm, self.act_residual = phi_before_norm, act_residual
 
     @staticmethod
     def build_norm(norm: Norm, channels: int) -> nn.Module:
@@ -69,8 +73,9 @@ class BuNNBlock(nn.Module):
             dtype = factor_dtype(x) if self.phi_before_norm else x.dtype
             x, z = pre_norm(x, self.norm, dtype)
             h = self.conv(z, lap, pe=pe, phi_x=x if self.phi_before_norm else None)
-            h = drop(self.act(h), self.dropout)
+            h = drop(h if self.act_residual else self.act(h), self.dropout)
         else:
-            h = self.act(self.norm(self.dropout(self.conv(x, lap, pe=pe))))
+            h = self.norm(self.dropout(self.conv(x, lap, pe=pe)))
+            h = h if self.act_residual else self.act(h)
         out: Tensor = x + h if self.residual else h
-        return out
+        return self.act(out) if self.act_residual else out

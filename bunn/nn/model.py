@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from bunn.laplacian import Laplacian, Normalization
 from bunn.nn.block import BuNNBlock, Norm
 from bunn.nn.conv import Bias, BuNNConv
 from bunn.nn.dropout import hiding
-from bunn.nn.phi import PhiFactory, phi_factory
+from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
 
@@ -61,6 +62,10 @@ class BuNN(nn.Module):
         shared_phi: Whether all layers use one phi. (default: :obj:`False`)
         phi_before_norm: Whether phi reads the stream before its normalisation. (default:
             :obj:`True`)
+        phi_norm: How the map parameters that phi computes are normalised: ``"batch"``, ``"layer"``
+            or :obj:`None`. (default: :obj:`None`)
+        act_residual: Whether the non-linearity of a block comes after its residual connection.
+            (default: :obj:`False`)
 
     All further keywords are those of :class:`bunn.BuNNConv`.
 
@@ -92,6 +97,8 @@ class BuNN(nn.Module):
         phi_channels: int | None = None,
         shared_phi: bool = False,
         phi_before_norm: bool = True,
+        phi_norm: Norm = None,
+        act_residual: bool = False,
         num_bundles: int = 1,
         bundle_dim: int = 2,
         time: float | Sequence[float] = 1.0,
@@ -146,10 +153,9 @@ class BuNN(nn.Module):
             network = replace(network, act=act, dropout=dropout)
         if phi is None or isinstance(phi, str):
             phi = phi_factory(phi or "mlp", phi_layers, phi_channels, dropout, act)
-        if not callable(phi):
-            raise TypeError(
-                f"phi={phi!r}; pass a name, a module, or a function (in, out) -> module"
-            )
+            phi = normed_phi(phi, partial(BuNNBlock.build_norm, phi_norm)) if phi_norm else phi
+        else:
+            _check_own_phi(phi, phi_norm)
         sizes = (hidden_channels + of_phi, num_params)
         self.blocks = nn.ModuleList(
             BuNNBlock(
@@ -178,6 +184,7 @@ class BuNN(nn.Module):
                 residual=residual,
                 dropout=dropout,
                 phi_before_norm=phi_before_norm,
+                act_residual=act_residual,
             )
             for layer_phi in _phi_per_layer(phi, num_layers, sizes, shared_phi)
         )
@@ -264,6 +271,13 @@ class BuNN(nn.Module):
 def reads_encodings(encoder: nn.Module) -> bool:
     """Whether an encoder is called with positional encodings, too: one that has ``pe_channels``."""
     return getattr(encoder, "pe_channels", 0) > 0
+
+
+def _check_own_phi(phi: object, phi_norm: Norm) -> None:
+    if not callable(phi):
+        raise TypeError(f"phi={phi!r}; pass a name, a module, or a function (in, out) -> module")
+    if phi_norm is not None:
+        raise ValueError(f"phi_norm={phi_norm!r}, but phi was passed; normalise inside of it")
 
 
 def _phi_per_layer(

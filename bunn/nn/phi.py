@@ -187,6 +187,28 @@ class SAGEPhi(PhiNetwork):
         return pairs if plain and alike else None
 
 
+class NormedPhi(PhiNetwork):
+    """A network whose map parameters are normalised, as in the authors' runs on peptides.
+
+    Args:
+        network: The network.
+        norm: What its output goes through.
+    """
+
+    def __init__(self, network: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.network, self.norm = network, norm
+
+    def forward(self, x: Tensor, edge_index: Adjacency | Laplacian) -> Tensor:
+        params: Tensor = self.norm(self.network(x, edge_index))
+        return params
+
+
+def normed_phi(factory: PhiFactory, norm: Callable[[int], nn.Module]) -> PhiFactory:
+    """Networks of a kind, with a normalisation for each, which is built from their output size."""
+    return lambda reads, writes: NormedPhi(factory(reads, writes), norm(writes))
+
+
 def _any_laplacian(edge_index: Adjacency | Laplacian, x: Tensor) -> Laplacian:
     if not isinstance(edge_index, Laplacian):
         edge_index = laplacian_of(edge_index, None, x.size(0), "rw")

@@ -33,9 +33,14 @@ class Encoding:
         rwse: The number of steps of the random-walk encoding. (default: ``0``)
         flip_signs: Whether eigenvectors get random signs at every training step. (default:
             :obj:`True`)
-        pe_as: ``"pe"``, what the phi of a BuNN reads in every layer; or ``"features"``, further
-            columns of ``x``, the eigenvectors times the root of the number of nodes. (default:
-            ``"pe"``)
+        pe_as: ``"pe"``, what the phi of a BuNN reads in every layer; ``"features"``, further
+            columns of ``x``, the eigenvectors times the root of the number of nodes; or
+            ``"encoder"``, what is encoded beside the features, by networks that are learned:
+            eigenpairs by :class:`bunn.nn.EigenvectorEncoder`, random walks by
+            :class:`bunn.nn.RandomWalkEncoder`. (default: ``"pe"``)
+        lap_channels: Of the hidden ones those that eigenpairs are encoded in, by an encoder.
+            (default: ``16``)
+        rwse_channels: The same of random walks. (default: ``28``)
         degree: Whether the logarithm of the degree stands beside the features. (default:
             :obj:`False`)
         quantiles: Into as many bins each feature is encoded, by
@@ -46,13 +51,16 @@ class Encoding:
     lap_pe: int = 0
     rwse: int = 0
     flip_signs: bool = True
-    pe_as: Literal["pe", "features"] = "pe"
+    pe_as: Literal["pe", "features", "encoder"] = "pe"
+    lap_channels: int = 16
+    rwse_channels: int = 28
     degree: bool = False
     quantiles: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
         _at_least(self, 0, "lap_pe", "rwse", "quantiles")
+        _at_least(self, 1, "lap_channels", "rwse_channels")
         if self.pe_as == "features" and self.lap_pe and self.flip_signs:
             raise ConfigError(
                 "encoding.pe_as=features, but encoding.flip_signs=true, which is for pe alone; use "
@@ -61,8 +69,10 @@ class Encoding:
 
     @property
     def channels(self) -> int:
-        """Of ``pe``."""
-        return self.lap_pe + self.rwse if self.pe_as == "pe" else 0
+        """Of ``pe``; an encoder reads eigenvalues, too."""
+        if self.pe_as == "features":
+            return 0
+        return self.lap_pe * (2 if self.pe_as == "encoder" else 1) + self.rwse
 
     @property
     def changes_features(self) -> bool:
@@ -71,8 +81,8 @@ class Encoding:
 
     def features(self, in_channels: int) -> int:
         """How many columns ``x`` has, that had ``in_channels``."""
-        beside = self.degree + self.lap_pe + self.rwse - self.channels
-        return (in_channels + beside) * max(1, self.quantiles)
+        beside = self.lap_pe + self.rwse if self.pe_as == "features" else 0
+        return (in_channels + self.degree + beside) * max(1, self.quantiles)
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,11 @@ class Training:
             :obj:`None`)
         average: The decay of a running mean of the weights, which is evaluated and kept in place of
             the last ones: at 0.99 the last hundred steps count. (default: no mean)
+        buckets: Batches are cut from so many times their graphs, ordered by size, so that graphs of
+            a batch are alike where that saves work: attention between all nodes fills them up to
+            the largest. (default: ``1``, graphs are drawn whatever their size)
+        balanced: Whether the cross-entropy weighs a class by the share of nodes, of those that
+            count in a batch, that are not of it. (default: :obj:`False`)
         label_inputs: The share of the training labels that are inputs at a step, which predicts the
             others: see :mod:`bunn.training.labels`. (default: labels are no inputs)
         checkpoint_seconds: Time between checkpoints. (default: ``30.0``)
@@ -167,12 +182,14 @@ class Training:
     precision: Precision = "32"
     together: bool | None = None
     average: float | None = None
+    buckets: int = 1
+    balanced: bool = False
     label_inputs: float | None = None
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience")
+        _at_least(self, 1, "epochs", "batch_size", "eval_every", "patience", "buckets")
         _at_least(self, 0, "checkpoint_seconds")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"average={self.average}; a decay is between 0 and 1, such as 0.99")

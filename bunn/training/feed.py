@@ -93,6 +93,7 @@ class Feed:
         dtype: Of floating-point features.
         cache: Where encodings are kept. (default: nowhere)
         edges: Whether the features of edges are read. (default: :obj:`False`)
+        buckets: Batches are cut from so many times their graphs, ordered by size. (default: ``1``)
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Feed:
         dtype: torch.dtype = torch.float32,
         cache: DiskCache | None = None,
         edges: bool = False,
+        buckets: int = 1,
     ) -> None:
         split = encode(split, encoding, cache).to(device)
         self.parts: dict[str, GraphCollection] = {
@@ -114,6 +116,8 @@ class Feed:
         }
         self.batch_size = min(batch_size or len(split.train), len(split.train))
         self.encoding, self.seed, self.dtype, self.edges = encoding, seed, dtype, edges
+        self._sizes = _sizes(split.train) if buckets > 1 and self.steps > 1 else None
+        self._buckets = buckets
         self._kept: dict[tuple[str, int, int], Batch] = {}
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -151,16 +155,31 @@ class Feed:
             order = torch.arange(len(graphs))
         else:
             order = torch.randperm(len(graphs), generator=random)
+            order = self._in_buckets(order, random)
         keep = self.batch_size == 1 or self.steps == 1
         if isinstance(graphs, GraphStack) and not keep:
             order = order.to(graphs.graph.edge_index.device)  # once, not batch by batch
         for indices in order.split(self.batch_size):
             yield self._with_signs(self._batch("train", graphs, indices, keep), random)
 
+    def _in_buckets(self, order: Tensor, random: torch.Generator) -> Tensor:
+        """The same graphs, those of a batch of about the same size where that is asked for."""
+        if self._sizes is None:
+            return order
+        portions = order.split(self._buckets * self.batch_size)
+        batches = [
+            batch
+            for portion in portions
+            for batch in portion[self._sizes[portion].argsort(stable=True)].split(self.batch_size)
+        ]
+        *whole, last = batches  # which may be smaller, and stays where it is
+        shuffled = torch.randperm(len(whole), generator=random).tolist()
+        return torch.cat([*(whole[i] for i in shuffled), last])
+
     def evaluation(self, part: str) -> Iterator[Batch]:
         """The graphs of a part, in order."""
         graphs = self.parts[part]
-        size = max(1, EVALUATION_NODES // max(1, int(graphs[0].num_nodes or 1)))
+        size = max(1, EVALUATION_NODES // _usual_nodes(graphs))
         for indices in torch.arange(len(graphs)).split(size):
             yield self._batch(part, graphs, indices, keep=True)
 
@@ -179,7 +198,10 @@ class Feed:
 
     def _read(self, data: Data) -> Batch:
         size = int(data.batch_size if "batch_size" in data else data.num_graphs)
-        pe = [data[name] for name in ("lap_pe", "rwse") if name in data]
+        names = ["lap_pe", "rwse"]
+        if self.encoding.pe_as == "encoder":
+            names.insert(1, "lap_eigenvalues")
+        pe = [data[name] for name in names if name in data]
         inputs = Inputs(
             self._floating(data.x),
             data.edge_index,
@@ -216,6 +238,20 @@ class Feed:
         flipped = flip_signs(signless, inputs.batch, random, batch_size=size)
         pe = torch.cat([flipped, inputs.pe[:, width:]], dim=1)
         return batch._replace(inputs=inputs._replace(pe=pe))
+
+
+def _sizes(graphs: GraphCollection) -> Tensor:
+    """``(k,)`` the numbers of nodes."""
+    if isinstance(graphs, PackedGraphs):
+        return graphs.num_nodes()
+    return torch.tensor([int(data.num_nodes or 0) for data in graphs])
+
+
+def _usual_nodes(graphs: GraphCollection) -> int:
+    """Those of a graph: of the first, or of all where they are known."""
+    if isinstance(graphs, PackedGraphs):
+        return max(1, int(graphs.num_nodes().double().mean()))
+    return max(1, int(graphs[0].num_nodes or 1))
 
 
 def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:

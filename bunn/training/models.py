@@ -42,6 +42,8 @@ class BuNNOptions:
     phi_channels: int | None = None
     shared_phi: bool = False
     phi_before_norm: bool = True
+    phi_norm: Literal["layer", "batch"] | None = None
+    act_residual: bool = False
     num_bundles: int = 1
     bundle_dim: int = 2
     time: float | tuple[float, ...] = 1.0

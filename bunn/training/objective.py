@@ -59,15 +59,19 @@ class Objective:
     Args:
         task: The task.
         num_outputs: Outputs per node or graph.
+        balanced: Whether the cross-entropy of classes weighs each by the share of targets that are
+            not of it. (default: :obj:`False`)
     """
 
-    def __init__(self, task: Task, num_outputs: int) -> None:
+    def __init__(self, task: Task, num_outputs: int, balanced: bool = False) -> None:
+        if balanced and task.kind != "multiclass":
+            raise ValueError(f"balanced=True weighs classes, but the task is {task.kind}")
         if (task.metric, task.kind) not in METRICS:
             fitting = [metric for metric, kind in METRICS if kind == task.kind]
             raise ValueError(
                 f"metric={task.metric!r} does not suit a {task.kind} task; use one of {fitting}"
             )
-        self.task, self.num_outputs = task, num_outputs
+        self.task, self.num_outputs, self.balanced = task, num_outputs, balanced
 
     @property
     def smaller_is_better(self) -> bool:
@@ -95,7 +99,8 @@ class Objective:
         """
         output = output if output.dtype == torch.float64 else output.float()
         if self.task.kind == "multiclass":
-            return F.cross_entropy(output, target)
+            weight = self._class_weights(target).to(output.dtype) if self.balanced else None
+            return F.cross_entropy(output, target, weight)
         target = target.view(output.shape).to(output.dtype)
         if self.task.kind in ("binary", "multilabel"):
             known = ~target.isnan()
@@ -106,6 +111,12 @@ class Objective:
         if self.task.metric == "mae":
             return F.l1_loss(output, target)
         return F.mse_loss(output, target)
+
+    def _class_weights(self, target: Tensor) -> Tensor:
+        """``(num_outputs,)``, without asking the device how many there are of each."""
+        ones = torch.ones_like(target, dtype=torch.float32)
+        count = ones.new_zeros(self.num_outputs).index_add(0, target, ones)
+        return (1 - count / target.numel()) * (count > 0)
 
     def metric(self, device: torch.device | str = "cpu") -> Metric:
         """A fresh metric, to be updated with :meth:`prepared` outputs."""

@@ -24,13 +24,13 @@ from bunn.data import GraphDataset
 from bunn.data.transforms import DiskCache
 from bunn.files import plain
 from bunn.training.average import Average
+from bunn.training.building import build_model
 from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
 from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.divergence import NonFiniteLossError, suspects
 from bunn.training.feed import Batch, Feed
-from bunn.training.labels import ShownLabels, label_channels
-from bunn.training.models import MODELS
+from bunn.training.labels import ShownLabels
 from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
 from bunn.training.options import ConfigError
@@ -123,7 +123,13 @@ class Run:
         self.config, self.split, self.seed = config, split, seed
         self.device, self.precision = device.device, device.precision
         self.entropy = int(np.random.SeedSequence((seed, split)).generate_state(1)[0])
-        self.objective = Objective(dataset.task, dataset.out_channels)
+        balanced = config.training.balanced
+        if balanced and dataset.task.kind != "multiclass":
+            raise ConfigError(
+                f"training.balanced=true weighs classes, but the task of {dataset.name} is "
+                f"{dataset.task.kind}; leave it out"
+            )
+        self.objective = Objective(dataset.task, dataset.out_channels, balanced)
         self.select_by = "train" if reported == "train" else "val"
         dtype = torch.float64 if config.training.precision == "64" else torch.float32
         with torch.random.fork_rng(devices=[]):
@@ -146,6 +152,7 @@ class Run:
             dtype,
             cache,
             edges=config.model.reads_edges and dataset.edge_channels > 0,
+            buckets=config.training.buckets,
         )
         share = config.training.label_inputs
         self.labels = None if share is None else ShownLabels(share, dataset, self.feed)
@@ -337,28 +344,3 @@ class Run:
         self.epoch, self.step, self.waited = values["epoch"], values["step"], values["waited"]
         self.best = None if values["best"] is None else Evaluation.from_dict(values["best"])
         self.evaluations = evaluations
-
-
-def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
-    """The model of an experiment, for the sizes of its dataset."""
-    encoder, channels = None, dataset.in_channels
-    if dataset.encoder is not None:
-        encoder = dataset.encoder(config.model.hidden_channels)
-        if config.encoding.changes_features:
-            raise ConfigError(
-                f"encoding has degree, quantiles or pe_as=features, but features of {dataset.name} "
-                "go through an encoder of their own, which has no place for them; leave them out"
-            )
-    channels = config.encoding.features(channels)
-    if config.training.label_inputs is not None:
-        channels += label_channels(dataset)
-    return MODELS[config.architecture].build(
-        config.model,
-        channels,
-        dataset.out_channels,
-        pooling="mean" if dataset.task.level == "graph" else None,
-        pe_channels=config.encoding.channels,
-        encoder=encoder,
-        edge_channels=dataset.edge_channels,
-        edge_encoder=dataset.edge_encoder and dataset.edge_encoder(config.model.hidden_channels),
-    )

@@ -13,7 +13,7 @@ from bunn.experiments.published import PUBLISHED
 from bunn.experiments.reproduce import jobs_of
 from bunn.experiments.request import Request
 from bunn.training import MODELS, Config, ConfigError
-from bunn.training.run import build_model
+from bunn.training.building import build_model
 
 EVERY_PAIR = [(dataset, model) for dataset in DATASETS for model in MODELS]
 

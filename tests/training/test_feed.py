@@ -292,3 +292,51 @@ def test_weights_and_nodes_without_edges_count_too():
     assert not feed(2.0).in_step_with(feed(3.0))
     assert not feed(2.0).in_step_with(feed(None))
     assert not feed(None).in_step_with(feed(None, 5))
+
+
+@pytest.mark.parametrize("count", [23, 24, 5])
+def test_graphs_of_a_bucket_are_alike(count):
+    """Every graph comes once all the same, and only the last batch is smaller."""
+    split = molecule_split((count, 1, 1))
+    sizes = {float(data.y[0, 0]): data.num_nodes for data in split.train}
+    plain, bucketed = (Feed(split, 4, Encoding(), 0, CPU, buckets=b) for b in (1, 3))
+    spread = {}
+    for name, feed in (("plain", plain), ("bucketed", bucketed)):
+        batches = [values for epoch in range(20) for values in first_values(feed, epoch)]
+        nodes = [[sizes[value] for value in values] for values in batches]
+        spread[name] = sum(max(batch) * len(batch) - sum(batch) for batch in nodes)
+    assert count == 5 or spread["bucketed"] < 0.6 * spread["plain"]
+    for epoch in range(3):
+        values = first_values(bucketed, epoch)
+        assert sorted(value for batch in values for value in batch) == sorted(sizes)
+        assert [len(batch) for batch in values[:-1]] == [4] * (len(values) - 1)
+    assert first_values(bucketed, 0) == first_values(bucketed, 0)
+    assert count == 5 or first_values(bucketed, 0) != first_values(bucketed, 1)
+
+
+def test_an_encoder_is_handed_eigenvalues_too():
+    split = molecule_split()
+    encoding = {"lap_pe": 2, "rwse": 3, "pe_as": "encoder"}
+    (batch,) = feed_of(split, **encoding).training(0)
+    assert batch.inputs.pe.shape[1] == 7 == Encoding(**encoding).channels
+    encoded = encode(split, Encoding(**encoding)).train
+    values = torch.cat([data.lap_eigenvalues for data in encoded])
+    walks = torch.cat([data.rwse for data in encoded])
+    assert torch.equal(batch.inputs.pe[:, 2:4], values)
+    assert torch.equal(batch.inputs.pe[:, 4:], walks)
+    vectors = torch.cat([data.lap_pe for data in encoded])
+    torch.testing.assert_close(batch.inputs.pe[:, :2].abs(), vectors.abs())
+
+
+def test_edge_features_are_for_those_who_read_them():
+    split = molecule_split()
+    for part in (split.train, split.val, split.test):
+        for data in part:
+            data.edge_attr = torch.randn(data.num_edges, 2, dtype=torch.float64)
+    (batch,) = feed_of(split).training(0)
+    assert batch.inputs.edge_attr is None
+    assert len(batch.inputs.arguments) == 6
+    (batch,) = Feed(split, None, Encoding(), 0, CPU, edges=True).training(0)
+    expected = torch.cat([data.edge_attr for data in split.train]).float()
+    assert torch.equal(batch.inputs.edge_attr, expected)
+    assert batch.inputs.arguments[-1] is batch.inputs.edge_attr

@@ -8,8 +8,9 @@ from torch_geometric.data import Data
 
 from bunn.data import GraphDataset, Split, Task, load_dataset
 from bunn.training import Config, ConfigError, train
+from bunn.training.building import build_model
 from bunn.training.labels import ShownLabels
-from bunn.training.run import Output, build_model
+from bunn.training.run import Output
 from tests.training.test_run import run_of
 from tests.training.tiny import molecules, register, tiny
 

@@ -229,3 +229,14 @@ def test_what_is_better():
 def test_a_metric_of_another_kind_of_task():
     with pytest.raises(ValueError, match=r"metric='mae' does not suit a binary task; use one of"):
         Objective(Task("node", "binary", "mae"), 1)
+
+
+def test_classes_may_be_weighed_by_what_is_not_of_them():
+    objective = Objective(Task("node", "multiclass", "macro-f1"), 4, balanced=True)
+    output, target = torch.randn(10, 4), torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 3])
+    weight = torch.tensor([0.4, 0.7, 0.0, 0.9])  # none is of the third class
+    losses = -output.log_softmax(1)[torch.arange(10), target]
+    expected = (weight[target] * losses).sum() / weight[target].sum()
+    torch.testing.assert_close(objective.loss(output, target), expected)
+    with pytest.raises(ValueError, match="balanced=True weighs classes, but the task is binary"):
+        Objective(Task("node", "binary", "roc-auc"), 1, balanced=True)

@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 
 from bunn.data import GraphDataset, Split, Task, load_dataset
 from bunn.training import Config, ConfigError, NonFiniteLossError, Outcome, Run, train
+from bunn.training.building import build_model
 from bunn.training.device import Device
 from bunn.training.divergence import suspects
 from bunn.training.drive import Driver
 from bunn.training.objective import METRICS
 from bunn.training.optimizer import build_optimizer
-from bunn.training.run import build_model
 from tests.training.test_objective import average_precision, roc_auc
 from tests.training.tiny import citations, molecules, tiny
 
@@ -444,3 +444,21 @@ def test_the_parameters_under_suspicion():
     assert "group 'weights' are not finite, the first of them head.0.bias" in (
         suspects(model, optimizer)
     )
+
+
+@pytest.mark.parametrize("architecture", ["bunn", "gcn"])
+def test_encodings_may_be_encoded_beside_features(architecture, monkeypatch):
+    encoding = {"lap_pe": 2, "rwse": 3, "pe_as": "encoder", "lap_channels": 3, "rwse_channels": 2}
+    config = tiny("minesweeper-board", architecture, encoding=encoding)
+    run = run_of(config)
+    assert run.model.encoder.pe_channels == 7
+    assert run.model.encoder.features.out_channels == 3
+    Driver([run]).train_epoch()
+    assert run.evaluations
+    with pytest.raises(ConfigError, match="hidden_channels=8 leaves nothing for features"):
+        run_of(tiny("minesweeper-board", encoding={**encoding, "rwse_channels": 5}))
+
+
+def test_classes_are_weighed_where_there_are_some():
+    with pytest.raises(ConfigError, match=r"training\.balanced=true .* regression; leave it out"):
+        run_of(tiny(training={"balanced": True}))
