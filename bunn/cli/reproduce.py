@@ -21,7 +21,10 @@ class Experiment(StrEnum):
     NEIGHBORSMATCH = "neighborsmatch"
     HETEROPHILOUS = "heterophilous"
     RUNTIME = "runtime"
-    ABLATIONS = "heterophilous-ablations"
+    HETEROPHILOUS_ABLATIONS = "heterophilous-ablations"
+    LRGB = "lrgb"
+    LRGB_RUNTIME = "lrgb-runtime"
+    ABLATIONS = "ablations"
 
 
 def reproduce(
@@ -36,7 +39,8 @@ def reproduce(
     datasets: Annotated[
         str | None,
         typer.Option(
-            help="Heterophilous, runtime: such as minesweeper,tolokers.",
+            help="Heterophilous, runtime: such as minesweeper,tolokers. Lrgb, ablations: such as "
+            "peptides-func.",
             show_default="those that are here",
         ),
     ] = None,
@@ -59,8 +63,8 @@ def reproduce(
         str | None,
         typer.Option(
             help="Neighborsmatch: paper; narrow, for a BuNN with 64 channels; long, for message "
-            "passing over 10,000 epochs. Heterophilous: some of paper,released,tuned,labels. "
-            "Ablations: some of them.",
+            "passing over 10,000 epochs. Heterophilous, lrgb: some of paper,released,tuned,labels. "
+            "Heterophilous-ablations: some of them.",
             show_default="paper, or all that a model has",
         ),
     ] = None,
@@ -122,14 +126,16 @@ def reproduce(
         )
         work = jobs_of(request)
         ensure_writable(request.runs, "--runs")
-        table = EXPERIMENTS[name].table or name
-        ensure_writable(request.results / table, "--results")
+        tables = EXPERIMENTS[name].tables or (name,)
+        for table in tables:
+            ensure_writable(request.results / table, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
             run_jobs(work, jobs or workers_for(request), display)
         console = Console(width=None if sys.stdout.isatty() else 120)
-        for found in tables_for(read_results(request.results), table):
-            console.print(found.rich())
-        written = {"results": request.results / table}
+        for table in tables:
+            for found in tables_for(read_results(request.results), table):
+                console.print(found.rich())
+        written = {"results": request.results / tables[0]}
         with writing(request.results, "--results"):
             picture = write_picture(request)
         if picture is not None:

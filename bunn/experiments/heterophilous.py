@@ -328,8 +328,11 @@ def measured(
     experiment: str,
     name: str,
     request: Request,
+    called: str | None = None,
 ) -> Iterator[Result]:
     """Trains as was asked for, a run at a time, and says after each what there is.
+
+    The model is ``called`` so in the table, or by its own name.
 
     With other epochs a preset is another one, and is called so. Runs of the same configuration that
     the result file has already, from another machine say, stay in it until they are done again.
@@ -342,7 +345,8 @@ def measured(
             training=replace(config.training, epochs=request.epochs),
         )
         name = f"{name}-{request.epochs}-epochs"
-    stem = f"{config.dataset}-{config.architecture}-{name}"
+    called = called or config.architecture
+    stem = f"{config.dataset}-{called}-{name}"
     folder = request.runs / stem
     there = {f"split{split}-seed{seed}" for split, seed in runs}
     there |= {place.parent.name for place in folder.glob("*/result.json")}
@@ -361,7 +365,7 @@ def measured(
     ):
         done = set(zip(result.splits, result.seeds, strict=True))
         kept = [run for pair, run in before.items() if pair not in done]
-        yield combined([*apart(result), *kept]) if kept else result
+        yield replace(combined([*apart(result), *kept]) if kept else result, model=called)
 
 
 def _measured_before(path: Path, config: Config, there: set[str]) -> dict[tuple[int, int], Result]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bunn.data import DATASETS
-from bunn.experiments import heterophilous, neighborsmatch, synthetic
+from bunn.experiments import heterophilous, lrgb, neighborsmatch, synthetic
 from bunn.training import Config, ConfigError, Optimizer, Training
 from bunn.training.options import nearest
 
@@ -35,6 +35,9 @@ def presets(dataset: str, model: str, data: Any = None) -> dict[str, Preset]:
     if dataset in (*heterophilous.FIVE, *heterophilous.SMALL) and model in heterophilous.MODELS:
         for name in heterophilous.names(dataset, model):  # which ask for a GPU, and for being asked
             found[name] = partial(heterophilous.preset, dataset, model, name)
+    if dataset in lrgb.THREE and model in lrgb.MODELS:
+        for name in lrgb.names(dataset, model):
+            found[name] = partial(lrgb.preset, dataset, model, name)
     return found
 
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bunn.experiments import ablations, heterophilous, neighborsmatch, runtime, synthetic
+from bunn.experiments import (
+    ablations,
+    heterophilous,
+    lrgb,
+    lrgb_ablations,
+    lrgb_runtime,
+    neighborsmatch,
+    runtime,
+    synthetic,
+)
 from bunn.experiments.jobs import Job, default_workers
 from bunn.experiments.pictures import bundle_figure
 from bunn.experiments.plots import depth_figure, strokes_for
@@ -33,7 +42,7 @@ class Experiment:
         models: What it has.
         options: Of the command line, those that mean something to it.
         draw: From its results to a picture. (default: there is none)
-        table: What its results are called. (default: as it is)
+        tables: What its results are called. (default: as it is)
         folder: Below which of the folder of results they are. (default: right there)
     """
 
@@ -41,7 +50,7 @@ class Experiment:
     models: tuple[str, ...]
     options: frozenset[str]
     draw: Drawing | None = None
-    table: str | None = None
+    tables: tuple[str, ...] = ()
     folder: str = ""
 
 
@@ -83,14 +92,26 @@ EXPERIMENTS: dict[str, Experiment] = {
         runtime.jobs,
         runtime.MODELS,
         _TRAINED - {"--preset"} | {"--datasets", "--seeds", "--data-root"},
-        table=runtime.EXPERIMENT,
+        tables=(runtime.EXPERIMENT,),
     ),
     "heterophilous-ablations": Experiment(
         ablations.jobs,
         ("bunn",),
         _TRAINED | {"--seeds", "--data-root"},
-        table=ablations.EXPERIMENT,
+        tables=(ablations.EXPERIMENT,),
         folder="heterophilous",
+    ),
+    "lrgb": Experiment(lrgb.jobs, lrgb.MODELS, _TRAINED | {"--datasets", "--seeds", "--data-root"}),
+    "lrgb-runtime": Experiment(
+        lrgb_runtime.jobs,
+        lrgb_runtime.MODELS,
+        _TRAINED - {"--preset"} | {"--datasets", "--data-root"},
+    ),
+    "ablations": Experiment(
+        lrgb_ablations.jobs,
+        ("bunn",),
+        _TRAINED - {"--preset"} | {"--datasets", "--seeds", "--data-root"},
+        tables=tuple(lrgb_ablations.TABLES),
     ),
 }
 

@@ -1,0 +1,82 @@
+"""Two ablations of the paper on peptides: the positional encoding, and ``W`` and ``b``.
+
+The released configuration with one thing changed, four seeds, as everywhere in the benchmark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bunn.experiments.heterophilous import measured
+from bunn.experiments.jobs import Job
+from bunn.experiments.lrgb import ENCODINGS, FUNC, SEEDS, STRUCT, datasets_of, preset
+from bunn.experiments.request import Request
+from bunn.training import Config, ConfigError
+from bunn.training.watch import Watcher
+
+#: The tables, and what their rows are called.
+TABLES = {
+    "lrgb-encodings": ("bunn-rwse", "bunn-lpe", "bunn-no-pe"),
+    "lrgb-weights": ("bunn", "bunn-no-weights"),
+}
+#: What is changed.
+BASE = "released"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Args:
+        table: A key of :data:`TABLES`.
+        model: What it is called there.
+        dataset: The column.
+    """
+
+    table: str
+    model: str
+    dataset: str
+
+    def config(self) -> Config:
+        """The released configuration with something changed."""
+        base = preset(self.dataset, "bunn", BASE)
+        if self.model == "bunn":
+            return base
+        if self.model == "bunn-no-weights":
+            # An update of nothing has no place after the heat, either.
+            options = replace(base.model, weight=False, bias=None, update="before")
+            return replace(base, model=options)
+        encodings = {"bunn-rwse": "rwse", "bunn-lpe": "lap", "bunn-no-pe": None}
+        return replace(base, encoding=ENCODINGS[encodings[self.model]])  # type: ignore[index]
+
+
+def jobs(request: Request) -> list[Job]:
+    """One job for every cell of the two tables that can be filled here."""
+    datasets = datasets_of(request)
+    if request.datasets and (wrong := sorted(set(datasets) - {FUNC, STRUCT})):
+        raise ConfigError(
+            f"--datasets: the ablations are of {FUNC} and {STRUCT}, not of {wrong[0]}"
+        )
+    rows = [
+        Row(table, model, dataset)
+        for dataset in datasets
+        if dataset in (FUNC, STRUCT)
+        for table, models in TABLES.items()
+        for model in models
+    ]
+    count = request.seeds or SEEDS
+    return [
+        Job(f"{row.dataset} {row.model}", cell, (row, count, request), runs=count) for row in rows
+    ]
+
+
+def cell(watcher: Watcher, row: Row, count: int, request: Request) -> Path:
+    """Measures one cell and writes its result file, after every seed."""
+    runs = [(0, seed) for seed in range(count)]
+    apart = replace(request, runs=request.runs / row.table)
+    for result in measured(
+        watcher, row.config(), runs, row.table, "paper", apart, called=row.model
+    ):
+        path = result.write(request.results)
+    return path
