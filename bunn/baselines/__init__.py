@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from bunn.baselines.baseline import Baseline
+from bunn.baselines.drew import DREW, DRewOptions
+from bunn.baselines.exphormer import EXPHORMER, ExphormerOptions
 from bunn.baselines.frame import Block, GraphModel, GraphModule
 from bunn.baselines.gat import GAT, GAT_SEP, GATOptions, GATSepOptions
 from bunn.baselines.gcn import GCN, GCNOptions
@@ -32,6 +34,8 @@ __all__ = [
     "BASELINES",
     "Baseline",
     "Block",
+    "DRewOptions",
+    "ExphormerOptions",
     "FrameOptions",
     "GATOptions",
     "GATSepOptions",
@@ -50,5 +54,20 @@ __all__ = [
 #: The comparison models by name.
 BASELINES: dict[str, Baseline[Any]] = {
     baseline.name: baseline
-    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD)
+    for baseline in (
+        MLP,
+        RESNET,
+        GCN,
+        SAGE,
+        GAT,
+        GAT_SEP,
+        GIN,
+        GGNN,
+        GPS,
+        GT,
+        GT_SEP,
+        NSD,
+        DREW,
+        EXPHORMER,
+    )
 }

@@ -219,7 +219,7 @@ class GraphModel(nn.Module):
         self.edge_encoder: nn.Module | None = None
         if self.edge_channels:
             self.edge_encoder = edge_encoder or Linear(edge_channels, hidden)
-        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
+        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_blocks))
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
         parts = []
         for _ in range(options.head_layers - 1):

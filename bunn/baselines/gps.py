@@ -122,13 +122,18 @@ class GlobalAttention(nn.Module):
 def _padded(batch: Tensor) -> tuple[Tensor, Tensor]:
     """A table with a row for each graph: the place ``(n,)`` of every node in it, row by row, and
     which places may be attended to, ``(graphs, nodes of the largest)``."""
-    count = torch.bincount(batch)
-    size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
-    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-    place = rank - (count.cumsum(0) - count)[batch] + batch * size
+    position, count = numbered(batch)
+    size = int(count.max())
     # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
     filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-    return place, filled
+    return position + batch * size, filled
+
+
+def numbered(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """The position ``(n,)`` of every node in its graph, from zero, and the sizes of the graphs."""
+    count, nodes = torch.bincount(batch), torch.arange(batch.numel(), device=batch.device)
+    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
+    return rank - (count.cumsum(0) - count)[batch], count
 
 
 class GPSBlock(GraphModule):
@@ -154,7 +159,7 @@ class GPSBlock(GraphModule):
         self.norm_first, self.residual = options.norm_first, options.residual
         self.local = LOCAL[options.local](options) if options.local is not None else None
         self.weighted = self.local is None or self.local.weighted
-        self.attention = GlobalAttention(width, options.heads, options.attention_dropout)
+        self.attention = self._build_attention(options)
         self.mlp = nn.Sequential(
             Linear(width, 2 * width),
             activation_resolver(options.act),
@@ -168,6 +173,9 @@ class GPSBlock(GraphModule):
         self.norm_local: nn.Module | None = None
         if self.local is not None and not options.norm_first:
             self.norm_local = BuNNBlock.build_norm(options.norm, width)
+
+    def _build_attention(self, options: GPSOptions) -> nn.Module:
+        return GlobalAttention(options.hidden_channels, options.heads, options.attention_dropout)
 
     def prepare(
         self,
@@ -192,6 +200,10 @@ class GPSBlock(GraphModule):
         parts = [self.dropout(self.attention(z, batch))]
         if self.local is not None:
             parts.append(self.dropout(self.local(z, edge_index, edge_weight, batch)))
+        return self._leave(x, parts)
+
+    def _leave(self, x: Tensor, parts: list[Tensor]) -> Tensor:
+        """What attention and, if there is any, message passing say to ``x``, through the MLP."""
         if self.norm_first:
             y = sum(parts, x) if self.residual else sum(parts[1:], parts[0])
             h = self.mlp(self.norm_mlp(y))

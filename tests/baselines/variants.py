@@ -46,6 +46,14 @@ VARIANTS = {
     "nsd-general": ("nsd", {"maps": "general", "stalk_dim": 4}),
     "nsd-rotation": ("nsd", {"orthogonal": "rotation", "damping": 0.0, "steps": 2}),
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
+    "drew": ("drew", {}),
+    "drew-prompt": ("drew", {"nu": None}),
+    "drew-near": ("drew", {"max_hops": 1, "norm_first": False}),
+    "exphormer": ("exphormer", {}),
+    "exphormer-first": ("exphormer", {"norm_first": True, "num_virtual": 2, "local": "gin"}),
+    "exphormer-attention": ("exphormer", {"local": None, "num_virtual": 0, "residual": False}),
+    "exphormer-virtual": ("exphormer", {"expander_degree": 0, "num_virtual": 2}),
+    "exphormer-edges": ("exphormer", {"expander_degree": 0, "num_virtual": 0, "local": None}),
 }
 
 WEIGHTED = {
