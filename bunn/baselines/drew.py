@@ -22,7 +22,8 @@ class DRewOptions(FrameOptions):
     Args:
         nu: The hops :math:`\nu` that messages make without delay: one for the longest delays,
             :obj:`None` for none at all.
-        max_hops: The farthest a layer reaches, :obj:`None` for one hop more with every layer.
+        max_hops: The farthest a layer reaches, :obj:`None` for one hop more with every layer. A
+            graph of small diameter has most of its pairs of nodes within a few hops.
     """
 
     nu: int | None = 1

@@ -63,16 +63,24 @@ def _by_distance(edge_index: Tensor, num_nodes: int, farthest: int) -> list[tupl
     degree = torch.bincount(head, minlength=num_nodes)
     first = degree.cumsum(0) - degree
     nodes = torch.arange(num_nodes, device=edge_index.device)
-    last = known = nodes * (num_nodes + 1)  # every node, from itself
-    found = []
+    levels = [nodes * (num_nodes + 1)]  # every node, from itself
+    # An edge that leads back as well changes distances by one: all it leads to is new or in the
+    # last two levels.
+    memory = 2 if _is_undirected(edge_index, num_nodes) else farthest
     for _ in range(farthest):
-        start, here = last // num_nodes, last % num_nodes
+        start, here = levels[-1] // num_nodes, levels[-1] % num_nodes
         many = degree[here]
         step = torch.arange(int(many.sum()), device=many.device)
         step = step - (many.cumsum(0) - many).repeat_interleave(many)
         there = tail[first[here].repeat_interleave(many) + step]
-        last = (start.repeat_interleave(many) * num_nodes + there).unique()
-        last = last[~torch.isin(last, known, assume_unique=True)]
-        known = torch.cat((known, last))
-        found.append((last // num_nodes, last % num_nodes))
-    return found
+        found = (start.repeat_interleave(many) * num_nodes + there).unique()
+        known = torch.cat(levels[-memory:])
+        levels.append(found[~torch.isin(found, known, assume_unique=True)])
+    return [(level // num_nodes, level % num_nodes) for level in levels[1:]]
+
+
+def _is_undirected(edge_index: Tensor, num_nodes: int) -> bool:
+    """Whether every edge is there in both directions."""
+    source, target = edge_index
+    there, back = source * num_nodes + target, target * num_nodes + source
+    return torch.equal(there.unique(), back.unique())

@@ -59,6 +59,11 @@ def test_hops_are_the_pairs_at_every_distance(graph, farthest):
         assert sorted(found) == sorted(pair for pair, length in distance.items() if length == k)
 
 
+def test_nobody_is_found_again_around_a_directed_cycle():
+    around = torch.stack((torch.arange(4), torch.arange(1, 5) % 4))
+    assert Hops.of(around, 4, 6, torch.float64).within == [4, 8, 12, 12, 12, 12]
+
+
 @pytest.mark.parametrize("nu", [1, 2, None])
 @pytest.mark.parametrize("max_hops", [2, None])
 @pytest.mark.parametrize("norm_first", [True, False])
