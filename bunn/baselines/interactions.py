@@ -79,8 +79,8 @@ def expander(batch: Tensor, degree: int) -> Tensor:
     size = count[batch]
     edges = []
     for cycle in range(degree // 2):
-        # Distinct in a graph, as the hash is one to one.
-        key = _hash((position + _hash(_hash(size) + cycle)) & MASK)
+        # Distinct in a graph, because the hash is one to one.
+        key = _hash(position + _hash(_hash(size) + cycle))
         node = ((batch << 32) + key).sort().indices  # graph by graph, each in random order
         first = (count.cumsum(0) - count)[batch[node]]
         turn = (torch.arange(node.numel(), device=batch.device) - first + 1) % size[node]
@@ -90,13 +90,11 @@ def expander(batch: Tensor, degree: int) -> Tensor:
     return torch.cat((one_way, one_way.flip(0)), dim=1)
 
 
-MASK = (1 << 32) - 1
-
-
 def _hash(number: Tensor) -> Tensor:
-    """A number of 32 bits for another, one to one: shifts and odd factors, in 64 bits, which a
-    factor of 31 bits does not overflow."""
-    number = number & MASK
-    for factor in (0x45D9F3B, 0x45D9F3B):
-        number = ((number ^ (number >> 16)) * factor) & MASK
+    """A number of 32 bits for another, one to one: by shifts and products with an odd factor, which
+    64 bits have room for."""
+    mask = (1 << 32) - 1
+    number = number & mask
+    for _ in range(2):
+        number = ((number ^ (number >> 16)) * 0x45D9F3B) & mask
     return number ^ (number >> 16)
