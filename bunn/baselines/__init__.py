@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from bunn.baselines.baseline import Baseline
+from bunn.baselines.drew import DREW, DRewOptions
+from bunn.baselines.exphormer import EXPHORMER, ExphormerOptions
 from bunn.baselines.frame import Block, GraphModel, GraphModule
 from bunn.baselines.gat import GAT, GAT_SEP, GATOptions, GATSepOptions
 from bunn.baselines.gatedgcn import GATEDGCN, GatedGCNOptions
@@ -34,6 +36,8 @@ __all__ = [
     "BASELINES",
     "Baseline",
     "Block",
+    "DRewOptions",
+    "ExphormerOptions",
     "FrameOptions",
     "GATOptions",
     "GATSepOptions",
@@ -69,5 +73,7 @@ BASELINES: dict[str, Baseline[Any]] = {
         NSD,
         GINE,
         GATEDGCN,
+        DREW,
+        EXPHORMER,
     )
 }

@@ -231,7 +231,7 @@ class GraphModel(nn.Module):
         if self.edge_channels:
             default = edge_encoder is None
             self.edge_encoder = Linear(edge_channels, hidden) if default else edge_encoder
-        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
+        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_blocks))
         cast(GraphModule, self.blocks[-1]).end_edges()
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
         parts = []

@@ -50,7 +50,7 @@ class GPSOptions(FrameOptions):
 
     @property
     def reads_edges(self) -> bool:
-        return self.local in {"gine", "gatedgcn"}
+        return self.local in EDGE_READERS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +61,9 @@ class GPSOptions(FrameOptions):
 
 #: Graphs of more nodes use the fused attention kernels, which save memory but are foreign to vmap.
 FUSED_SIZE = 512
+
+#: The message passing that reads the features of edges.
+EDGE_READERS = {"gine", "gatedgcn"}
 
 #: The message passing that a block can hold, with the options the two have in common.
 LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
@@ -96,13 +99,18 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, batch: Tensor) -> Rows:
         """That of ``(n,)`` the graph of every node."""
-        count = torch.bincount(batch)
-        size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
-        rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-        place = rank - (count.cumsum(0) - count)[batch] + batch * size
+        position, count = numbered(batch)
+        size = int(count.max())
         # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
         filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-        return cls(place, filled)
+        return cls(position + batch * size, filled)
+
+
+def numbered(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """The position ``(n,)`` of every node in its graph, from zero, and the sizes of the graphs."""
+    count, nodes = torch.bincount(batch), torch.arange(batch.numel(), device=batch.device)
+    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
+    return rank - (count.cumsum(0) - count)[batch], count
 
 
 class GlobalAttention(nn.Module):
@@ -198,7 +206,8 @@ class GPSBlock(GraphModule):
         self.norm_first, self.residual = options.norm_first, options.residual
         self.local = LOCAL[options.local](options) if options.local is not None else None
         self.weighted = self.local is None or self.local.weighted
-        self.attention = GlobalAttention(width, options.heads, options.attention_dropout)
+        self.local_reads_edges = options.local in EDGE_READERS
+        self.attention = self._build_attention(options)
         self.mlp = nn.Sequential(
             Linear(width, 2 * width),
             activation_resolver(options.act),
@@ -212,6 +221,9 @@ class GPSBlock(GraphModule):
         self.norm_local: nn.Module | None = None
         if self.local is not None and not options.norm_first:
             self.norm_local = BuNNBlock.build_norm(options.norm, width)
+
+    def _build_attention(self, options: GPSOptions) -> nn.Module:
+        return GlobalAttention(options.hidden_channels, options.heads, options.attention_dropout)
 
     def prepare(
         self,
@@ -241,14 +253,28 @@ class GPSBlock(GraphModule):
         edge_attr: Tensor | None = None,
     ) -> Any:
         z = self.norm_global(x) if self.norm_first else x
-        parts = [self.dropout(self.attention(z, edge_index.rows))]
-        if self.local is not None and edge_attr is not None:
-            h, edge_attr = self.local(z, edge_index.local, edge_weight, batch, edge_attr)
-            parts.append(self.dropout(h))
-        elif self.local is not None:
-            parts.append(self.dropout(self.local(z, edge_index.local, edge_weight, batch)))
-        out = self._combine(x, parts)
+        heard = [self.dropout(self.attention(z, edge_index.rows))]
+        edges = edge_index.local
+        told, edge_attr = self._pass_messages(z, edges, edge_weight, batch, edge_attr)
+        out = self._combine(x, heard + told)
         return out if edge_attr is None else (out, edge_attr)
+
+    def _pass_messages(
+        self,
+        z: Tensor,
+        edges: Any,
+        edge_weight: Tensor | None,
+        batch: Tensor | None,
+        edge_attr: Tensor | None,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """What the message passing says, if there is any, and the features of edges after it."""
+        if self.local is None:
+            return [], edge_attr
+        if self.local_reads_edges:
+            h, edge_attr = self.local(z, edges, edge_weight, batch, edge_attr)
+        else:
+            h = self.local(z, edges, edge_weight, batch)
+        return [self.dropout(h)], edge_attr
 
     def _combine(self, x: Tensor, parts: list[Tensor]) -> Tensor:
         """The features ``(n, c)`` with what attention and, if there is any, message passing say."""

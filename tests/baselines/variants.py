@@ -54,6 +54,14 @@ VARIANTS = {
     "gatedgcn": ("gatedgcn", {}),
     "gatedgcn-first": ("gatedgcn", {"norm_first": True}),
     "gatedgcn-stream": ("gatedgcn", {"norm_residual": True, "residual": False}),
+    "drew": ("drew", {}),
+    "drew-prompt": ("drew", {"nu": None}),
+    "drew-near": ("drew", {"max_hops": 1, "norm_first": False}),
+    "exphormer": ("exphormer", {}),
+    "exphormer-first": ("exphormer", {"norm_first": True, "num_virtual": 2, "local": "gin"}),
+    "exphormer-attention": ("exphormer", {"local": None, "num_virtual": 0, "residual": False}),
+    "exphormer-virtual": ("exphormer", {"expander_degree": 0, "num_virtual": 2}),
+    "exphormer-edges": ("exphormer", {"expander_degree": 0, "num_virtual": 0, "local": None}),
 }
 
 WEIGHTED = {
@@ -64,6 +72,10 @@ WEIGHTED |= {"gps", "gps-attention"}
 READS_EDGES = {
     name for name, (model, own) in VARIANTS.items() if BASELINES[model].options(**own).reads_edges
 }
+
+#: Those that read the numbers of nodes, so that in another order they are others: an expander is a
+#: random graph on them.
+NUMBERED = {"exphormer", "exphormer-first", "exphormer-attention"}
 
 
 def build(variant: str, in_channels: int = 3, out_channels: int = 2, **keywords) -> GraphModel:
