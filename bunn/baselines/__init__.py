@@ -27,6 +27,7 @@ from bunn.baselines.nsd import NSD, NSDOptions
 from bunn.baselines.options import FrameOptions
 from bunn.baselines.resnet import RESNET
 from bunn.baselines.sage import SAGE, SAGEOptions
+from bunn.baselines.san import SAN, SANOptions
 
 __all__ = [
     "BASELINES",
@@ -45,10 +46,11 @@ __all__ = [
     "GraphModule",
     "NSDOptions",
     "SAGEOptions",
+    "SANOptions",
 ]
 
 #: The comparison models by name.
 BASELINES: dict[str, Baseline[Any]] = {
     baseline.name: baseline
-    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD)
+    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD, SAN)
 }

@@ -23,7 +23,7 @@ from bunn.baselines.options import (
     check_divides,
     check_probability,
 )
-from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.padding import Padding
 from bunn.baselines.sage import SAGELayer, SAGEOptions
 from bunn.nn.block import BuNNBlock
 
@@ -96,9 +96,9 @@ class GlobalAttention(nn.Module):
         if batch is None:
             y = self._attend(packed.unsqueeze(0)).squeeze(0)
         else:
-            place, filled = _padded(batch)
-            table = scatter_sum(packed, place, filled.numel()).unflatten(0, filled.shape)
-            y = gather(self._attend(table, filled[:, None, None, :]).flatten(0, 1), place)
+            padding = Padding.of(batch)
+            allowed = padding.filled[:, None, None, :]
+            y = padding.collect(self._attend(padding.spread(packed), allowed))
         out: Tensor = self.lin_out(y)
         return out
 
@@ -117,18 +117,6 @@ class GlobalAttention(nn.Module):
                 weights = torch.dropout(weights, dropout, train=True)
             y = weights.to(value.dtype) @ value
         return y.transpose(1, 2).flatten(2)
-
-
-def _padded(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """A table with a row for each graph: the place ``(n,)`` of every node in it, row by row, and
-    which places may be attended to, ``(graphs, nodes of the largest)``."""
-    count = torch.bincount(batch)
-    size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
-    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-    place = rank - (count.cumsum(0) - count)[batch] + batch * size
-    # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
-    filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-    return place, filled
 
 
 class GPSBlock(GraphModule):

@@ -46,6 +46,8 @@ VARIANTS = {
     "nsd-general": ("nsd", {"maps": "general", "stalk_dim": 4}),
     "nsd-rotation": ("nsd", {"orthogonal": "rotation", "damping": 0.0, "steps": 2}),
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
+    "san": ("san", {"heads": 2}),
+    "san-first": ("san", {"norm_first": True, "norm_residual": False, "gamma": 2.0}),
 }
 
 WEIGHTED = {
@@ -58,9 +60,8 @@ def build(variant: str, in_channels: int = 3, out_channels: int = 2, **keywords)
     """The model called ``variant``; keywords are options of it or arguments of ``build``."""
     name, own = VARIANTS[variant]
     baseline = BASELINES[name]
-    outer = {
-        key: keywords.pop(key) for key in ("pooling", "pe_channels", "encoder") & keywords.keys()
-    }
+    names = {"pooling", "pe_channels", "encoder", "edge_channels"}
+    outer = {key: keywords.pop(key) for key in names & keywords.keys()}
     options = baseline.options(**{"hidden_channels": 8, "num_layers": 2, **own, **keywords})
     return baseline.build(options, in_channels, out_channels, **outer)
 
