@@ -21,6 +21,7 @@ from bunn.baselines.gcn import GCN, GCNOptions
 from bunn.baselines.ggnn import GGNN, GGNNOptions
 from bunn.baselines.gin import GIN, GINOptions
 from bunn.baselines.gps import GPS, GPSOptions
+from bunn.baselines.graph_vit import GRAPH_VIT, GraphViTOptions
 from bunn.baselines.gt import GT, GT_SEP, GTOptions, GTSepOptions
 from bunn.baselines.mlp import MLP
 from bunn.baselines.nsd import NSD, NSDOptions
@@ -44,6 +45,7 @@ __all__ = [
     "GTSepOptions",
     "GraphModel",
     "GraphModule",
+    "GraphViTOptions",
     "NSDOptions",
     "SAGEOptions",
     "SANOptions",
@@ -52,5 +54,20 @@ __all__ = [
 #: The comparison models by name.
 BASELINES: dict[str, Baseline[Any]] = {
     baseline.name: baseline
-    for baseline in (MLP, RESNET, GCN, SAGE, GAT, GAT_SEP, GIN, GGNN, GPS, GT, GT_SEP, NSD, SAN)
+    for baseline in (
+        MLP,
+        RESNET,
+        GCN,
+        SAGE,
+        GAT,
+        GAT_SEP,
+        GIN,
+        GGNN,
+        GPS,
+        GT,
+        GT_SEP,
+        NSD,
+        SAN,
+        GRAPH_VIT,
+    )
 }

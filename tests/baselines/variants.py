@@ -48,6 +48,13 @@ VARIANTS = {
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
     "san": ("san", {"heads": 2}),
     "san-first": ("san", {"norm_first": True, "norm_residual": False, "gamma": 2.0}),
+    "graph-vit": ("graph-vit", {"patch_layers": 2, "mixer_layers": 1}),
+    "graph-vit-few": ("graph-vit", {"patches": 3, "patch_layers": 1, "mixer_layers": 2}),
+    "graph-vit-mlp": (
+        "graph-vit",
+        {"mixer": "mlp", "patches": 5, "norm_first": True, "patch_layers": 2, "mixer_layers": 2},
+    ),
+    "graph-vit-tokens": ("graph-vit", {"residual": False, "patches": 4}),
 }
 
 WEIGHTED = {
