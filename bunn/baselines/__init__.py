@@ -25,12 +25,14 @@ from bunn.baselines.ggnn import GGNN, GGNNOptions
 from bunn.baselines.gin import GIN, GINOptions
 from bunn.baselines.gine import GINE, GINEOptions
 from bunn.baselines.gps import GPS, GPSOptions
+from bunn.baselines.graph_vit import GRAPH_VIT, GraphViTOptions
 from bunn.baselines.gt import GT, GT_SEP, GTOptions, GTSepOptions
 from bunn.baselines.mlp import MLP
 from bunn.baselines.nsd import NSD, NSDOptions
 from bunn.baselines.options import FrameOptions
 from bunn.baselines.resnet import RESNET
 from bunn.baselines.sage import SAGE, SAGEOptions
+from bunn.baselines.san import SAN, SANOptions
 
 __all__ = [
     "BASELINES",
@@ -51,8 +53,10 @@ __all__ = [
     "GatedGCNOptions",
     "GraphModel",
     "GraphModule",
+    "GraphViTOptions",
     "NSDOptions",
     "SAGEOptions",
+    "SANOptions",
 ]
 
 #: The comparison models by name.
@@ -75,5 +79,7 @@ BASELINES: dict[str, Baseline[Any]] = {
         GATEDGCN,
         DREW,
         EXPHORMER,
+        SAN,
+        GRAPH_VIT,
     )
 }

@@ -25,7 +25,7 @@ from bunn.baselines.options import (
     check_divides,
     check_probability,
 )
-from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.padding import Padding
 from bunn.baselines.sage import SAGELayer, SAGEOptions
 from bunn.nn.block import BuNNBlock
 
@@ -85,34 +85,6 @@ LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
 }
 
 
-class Rows(NamedTuple):
-    """A table with a row for each graph of a batch, padded to the largest.
-
-    Args:
-        place: ``(n,)`` the place of every node in it, row by row.
-        filled: ``(graphs, nodes of the largest)`` which places may be attended to.
-    """
-
-    place: Tensor
-    filled: Tensor
-
-    @classmethod
-    def of(cls, batch: Tensor) -> Rows:
-        """That of ``(n,)`` the graph of every node."""
-        position, count = numbered(batch)
-        size = int(count.max())
-        # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
-        filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-        return cls(position + batch * size, filled)
-
-
-def numbered(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """The position ``(n,)`` of every node in its graph, from zero, and the sizes of the graphs."""
-    count, nodes = torch.bincount(batch), torch.arange(batch.numel(), device=batch.device)
-    rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-    return rank - (count.cumsum(0) - count)[batch], count
-
-
 class GlobalAttention(nn.Module):
     r"""Multi-head attention of every node to all nodes of its graph.
 
@@ -137,15 +109,14 @@ class GlobalAttention(nn.Module):
         self.lin_in.reset_parameters()
         self.lin_out.reset_parameters()
 
-    def forward(self, x: Tensor, batch: Tensor | Rows | None = None) -> Tensor:
-        """``(n, c)`` and the graph ``(n,)`` of every node, or its rows, to ``(n, c)``."""
+    def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
+        """``(n, c) -> (n, c)``, with the table of a batch, :obj:`None` for a single graph."""
         packed = self.lin_in(x)
-        if batch is None:
+        if padding is None:
             y = self._attend(packed.unsqueeze(0)).squeeze(0)
         else:
-            place, filled = Rows.of(batch) if isinstance(batch, Tensor) else batch
-            table = scatter_sum(packed, place, filled.numel()).unflatten(0, filled.shape)
-            y = gather(self._attend(table, filled[:, None, None, :]).flatten(0, 1), place)
+            allowed = padding.filled[:, None, None, :]
+            y = padding.collect(self._attend(padding.spread(packed), allowed))
         out: Tensor = self.lin_out(y)
         return out
 
@@ -171,11 +142,11 @@ class GPSEdges(NamedTuple):
 
     Args:
         local: The edges as the message passing reads them.
-        rows: The graphs of a batch as attention reads them, :obj:`None` for a single one.
+        padding: The table of a batch, as attention reads it, :obj:`None` for a single graph.
     """
 
     local: Any
-    rows: Rows | None
+    padding: Padding | None
 
 
 class GPSBlock(GraphModule):
@@ -238,7 +209,7 @@ class GPSBlock(GraphModule):
             local, edge_weight = self.local.prepare(
                 edge_index, edge_weight, num_nodes, dtype, batch
             )
-        return GPSEdges(local, None if batch is None else Rows.of(batch)), edge_weight
+        return GPSEdges(local, None if batch is None else Padding.of(batch)), edge_weight
 
     def end_edges(self) -> None:
         if self.local is not None:
@@ -253,7 +224,7 @@ class GPSBlock(GraphModule):
         edge_attr: Tensor | None = None,
     ) -> Any:
         z = self.norm_global(x) if self.norm_first else x
-        heard = [self.dropout(self.attention(z, edge_index.rows))]
+        heard = [self.dropout(self.attention(z, edge_index.padding))]
         edges = edge_index.local
         told, edge_attr = self._pass_messages(z, edges, edge_weight, batch, edge_attr)
         out = self._combine(x, heard + told)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.attention import AttentionEdges
-from bunn.baselines.gps import numbered
+from bunn.baselines.padding import numbered
 
 
 class Interactions(NamedTuple):

@@ -30,7 +30,7 @@ GRAPH = shapes.random(12, seed=3)
 
 def test_the_registry_names_every_model_and_its_paper():
     names = "mlp resnet gcn sage gat gat-sep gin ggnn gps gt gt-sep nsd"
-    benchmark = "gine gatedgcn drew exphormer"
+    benchmark = "gine gatedgcn drew exphormer san graph-vit"
     assert list(BASELINES) == [*names.split(), *benchmark.split()]
     for name, baseline in BASELINES.items():
         assert baseline.name == name
@@ -236,7 +236,12 @@ def test_edge_weights(variant):
         model(x, GRAPH.edge_index, one[:3])
 
 
-DIRECTED = [name for name in VARIANTS if name.split("-")[0] not in {"nsd", "gps", "exphormer"}]
+#: All but a sheaf, which is undirected, and attention beyond the edges.
+DIRECTED = [
+    name
+    for name in VARIANTS
+    if name.split("-")[0] not in {"nsd", "gps", "exphormer", "san", "graph"}
+]
 DIRECTED.append("exphormer-edges")  # which has nothing else to attend along
 REACH = {"mlp": 0, "resnet": 0, "ggnn-tied": 6, "ggnn-untied": 6, "drew-prompt": 3}
 

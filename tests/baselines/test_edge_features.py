@@ -22,7 +22,7 @@ GRAPH = shapes.random(12, seed=3)
 EDGES = GRAPH.edge_index.size(1)
 
 #: Those in which neighbours compete by the features of edges: an only one wins in any case.
-COMPETING = {"exphormer-edges"}
+COMPETING = {"exphormer-edges", "san", "san-first"}
 
 
 def features(edges: int = EDGES) -> torch.Tensor:

@@ -62,6 +62,15 @@ VARIANTS = {
     "exphormer-attention": ("exphormer", {"local": None, "num_virtual": 0, "residual": False}),
     "exphormer-virtual": ("exphormer", {"expander_degree": 0, "num_virtual": 2}),
     "exphormer-edges": ("exphormer", {"expander_degree": 0, "num_virtual": 0, "local": None}),
+    "san": ("san", {"heads": 2}),
+    "san-first": ("san", {"norm_first": True, "norm_residual": False, "gamma": 2.0}),
+    "graph-vit": ("graph-vit", {"patch_layers": 2, "mixer_layers": 1}),
+    "graph-vit-few": ("graph-vit", {"patches": 3, "patch_layers": 1, "mixer_layers": 2}),
+    "graph-vit-mlp": (
+        "graph-vit",
+        {"mixer": "mlp", "patches": 5, "norm_first": True, "patch_layers": 2, "mixer_layers": 2},
+    ),
+    "graph-vit-tokens": ("graph-vit", {"residual": False, "patches": 4}),
 }
 
 WEIGHTED = {
@@ -74,8 +83,9 @@ READS_EDGES = {
 }
 
 #: Those that read the numbers of nodes, so that in another order they are others: an expander is a
-#: random graph on them.
+#: random graph on them, and they decide how a graph is cut into fewer patches than nodes.
 NUMBERED = {"exphormer", "exphormer-first", "exphormer-attention"}
+NUMBERED |= {"graph-vit-few", "graph-vit-mlp", "graph-vit-tokens"}
 
 
 def build(variant: str, in_channels: int = 3, out_channels: int = 2, **keywords) -> GraphModel:
