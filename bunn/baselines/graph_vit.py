@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
-from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModule
+from bunn.baselines.gine import GINELayer, GINEOptions
 from bunn.baselines.mixer import MixerLayer, MixerOptions
 from bunn.baselines.options import check_count
 from bunn.baselines.patches import Patches
-from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.propagation import gather
 
 
 @dataclass(frozen=True)
@@ -51,44 +51,6 @@ class GraphViTOptions(MixerOptions):
             check_count(self, name)
 
 
-class PatchLayer(GraphModule):
-    r"""Message passing within a patch, that of Hu et al., "Strategies for Pre-training Graph Neural
-    Networks", 2020, https://arxiv.org/abs/1905.12265.
-
-    .. math::
-        h_i' = \operatorname{MLP}\Big((1 + \epsilon) h_i
-             + \sum_{j \to i} \operatorname{relu}(h_j + e_{ji})\Big)
-
-    with two layers in the MLP, and :math:`\epsilon` starting at zero.
-    """
-
-    def __init__(self, options: GraphViTOptions) -> None:
-        super().__init__()
-        width = options.hidden_channels
-        self.epsilon = nn.Parameter(torch.zeros(1))
-        self.network = nn.Sequential(
-            Linear(width, width), activation_resolver(options.act), Linear(width, width)
-        )
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        nn.init.zeros_(self.epsilon)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Tensor,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        assert edge_attr is not None  # which the frame sees to
-        source, target = edge_index
-        messages = (gather(x, source) + edge_attr).relu()
-        heard = scatter_sum(messages, target, x.size(0))
-        return self.network((1 + self.epsilon) * x + heard), edge_attr
-
-
 class PatchedGraph(NamedTuple):
     """The patches of a batch and their encodings, ``(graphs, P, walk_steps)``."""
 
@@ -102,7 +64,7 @@ class GraphViTBlock(GraphModule):
 
     A graph is cut into :math:`P` patches, which then reach one step beyond their borders, so that
     node :math:`i` has a copy in each of some patches :math:`p \ni i`. Message passing within
-    patches, by blocks of :class:`PatchLayer`, gives :math:`h_{ip}`. Between two of these every copy
+    patches, by blocks of :class:`GINELayer`, gives :math:`h_{ip}`. Between two of these every copy
     hears the mean of its patch, and the copies of a node are averaged:
 
     .. math::
@@ -138,7 +100,8 @@ class GraphViTBlock(GraphModule):
         super().__init__()
         width, self.options = options.hidden_channels, options
         count, within = options.patch_layers, replace(options, residual=True)
-        self.layers = nn.ModuleList(Block(PatchLayer(within), within) for _ in range(count))
+        own = GINEOptions(width, act=options.act, learn_eps=True)
+        self.layers = nn.ModuleList(Block(GINELayer(own), within) for _ in range(count))
         self.lin_patches = nn.ModuleList(Linear(width, width) for _ in range(count - 1))
         self.lin_walks = Linear(options.walk_steps, width)
         self.mixers = nn.ModuleList(MixerLayer(options) for _ in range(options.mixer_layers))

@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
-from torch_geometric.nn.resolver import activation_resolver
 
-from bunn.baselines.frame import build_dropout
+from bunn.baselines.networks import build_dropout, build_network
 from bunn.baselines.options import (
     FrameOptions,
     check_choice,
@@ -126,10 +125,4 @@ class MixerLayer(nn.Module):
 
 
 def _network(width: int, inside: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(
-        Linear(width, inside),
-        activation_resolver("gelu"),
-        build_dropout(dropout),
-        Linear(inside, width),
-        build_dropout(dropout),
-    )
+    return nn.Sequential(*build_network(width, inside, "gelu", dropout), build_dropout(dropout))

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Linear
-from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.averages import sum_dtype
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule, build_dropout
-from bunn.baselines.memory import Edges
+from bunn.baselines.frame import GraphModule
+from bunn.baselines.networks import build_network
 from bunn.baselines.options import FrameOptions, check_divides
 from bunn.baselines.padding import Padding
 from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.transformer import TransformerBlock
 from bunn.nn.precision import as_factor
 
 #: Scores are clamped to ``[-BOUND, BOUND]`` before they are exponents.
@@ -184,12 +184,7 @@ class WideNetwork(GraphModule):
     def __init__(self, options: FrameOptions) -> None:
         super().__init__()
         width = options.hidden_channels
-        self.network = nn.Sequential(
-            Linear(width, 2 * width),
-            activation_resolver(options.act),
-            build_dropout(options.dropout),
-            Linear(2 * width, width),
-        )
+        self.network = build_network(width, 2 * width, options.act, options.dropout)
 
     def forward(
         self,
@@ -202,7 +197,7 @@ class WideNetwork(GraphModule):
         return out
 
 
-class SANBlock(GraphModule):
+class SANBlock(TransformerBlock):
     r"""The main layer of Kreuzer, Beaini, Hamilton, Létourneau and Tossou, "Rethinking Graph
     Transformers with Spectral Attention", 2021, https://arxiv.org/abs/2106.03893: two blocks, one
     of :class:`SANLayer` and one of :class:`WideNetwork`.
@@ -216,33 +211,8 @@ class SANBlock(GraphModule):
     is not here: encodings are for the frame's encoder.
     """
 
-    activated = True
-
     def __init__(self, options: SANOptions) -> None:
-        super().__init__()
-        self.attention = Block(SANLayer(options), options)
-        self.mlp = Block(WideNetwork(options), options)
-
-    def prepare(
-        self,
-        edge_index: Tensor,
-        edge_weight: Tensor | None,
-        num_nodes: int,
-        dtype: torch.dtype,
-        batch: Tensor | None = None,
-    ) -> Edges:
-        return self.attention.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: Pairs,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-        edge_attr: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        x, edge_attr = self.attention(x, edge_index, None, batch, edge_attr)
-        return self.mlp(x, edge_index), edge_attr
+        super().__init__(SANLayer(options), WideNetwork(options), options)
 
 
 SAN = Baseline(

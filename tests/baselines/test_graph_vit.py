@@ -170,11 +170,11 @@ def formula(block: GraphViTBlock, x: Tensor, edge_index: Tensor, edge_attr: Tens
             h = {(p, i): mean[i] for p, i in h}
         layer, new = outer.layer, {}
         for (p, i), value in h.items():
-            total = (1 + layer.epsilon) * value
+            total = (1 + layer.conv.eps) * value
             for (u, v), e in zip(edge_index.T.tolist(), edge_attr, strict=True):
                 if v == i and u in sets[p]:
                     total = total + (h[p, u] + e).relu()
-            heard = network(layer.network, total, nn.ReLU())
+            heard = network(layer.conv.nn, total, nn.ReLU())
             new[p, i] = value + outer.norm(heard).relu()
         h = new
     overlap = torch.tensor([[len(a & b) for b in sets] for a in sets]).double()
