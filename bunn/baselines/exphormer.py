@@ -109,8 +109,8 @@ class ExphormerLayer(GPSBlock):
         batch: Tensor | None = None,
         edge_attr: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """``(n + virtual, c) -> (n + virtual, c)`` and features of edges, with pairs that attend,
-        edges for messages, and features of pairs in place of edges."""
+        """``(n + virtual, c)`` nodes and ``(e, c)`` edges to both, with the pairs that attend, the
+        edges as the message passing reads them, and the features of pairs for ``edge_index``."""
         context: tuple[Interactions, Any, Tensor] = edge_index
         pairs, local, features = context
         n = x.size(0) - pairs.virtual.numel()
@@ -134,9 +134,9 @@ class Exphormer(GraphModule):
 
     The initial features of virtual nodes are learned, and so are those of all pairs that are no
     edges, one for each kind. What is learned for the edges is added to the features they have. A
-    pair that is there twice, as an edge and in the expander, is attended to twice. Message passing
-    that reads the features of edges has them to itself: where it changes them, as GatedGCN does,
-    attention still reads those that the edges came with.
+    pair that is there twice, as an edge and in the expander, is attended to twice. Where message
+    passing reads the features of edges and changes them, as GatedGCN does, the changed ones are for
+    its next layer; attention reads those that the edges came with.
     """
 
     activated = True

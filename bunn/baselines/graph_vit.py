@@ -64,8 +64,9 @@ class GraphViTBlock(GraphModule):
 
     A graph is cut into :math:`P` patches, which then reach one step beyond their borders, so that
     node :math:`i` has a copy in each of some patches :math:`p \ni i`. Message passing within
-    patches, by blocks of :class:`GINELayer`, gives :math:`h_{ip}`. Between two of these every copy
-    hears the mean of its patch, and the copies of a node are averaged:
+    patches, by blocks of :class:`bunn.baselines.gine.GINELayer` with a learned :math:`\epsilon`,
+    gives :math:`h_{ip}`. Between two of these every copy hears the mean of its patch, and the
+    copies of a node are averaged:
 
     .. math::
         h_{ip} \leftarrow \operatorname{mean}_{q \ni i} \big(h_{iq}

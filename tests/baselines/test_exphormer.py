@@ -7,9 +7,10 @@ import networkx as nx
 import pytest
 import torch
 
-from bunn.baselines import BASELINES
+from bunn.baselines.gps import LOCAL
 from bunn.baselines.interactions import expander
 from bunn.theory import graphs as shapes
+from tests.baselines.test_gatedgcn import gated
 from tests.baselines.variants import batch_of, build, livened, some_graphs
 
 
@@ -38,7 +39,8 @@ def attended(attention, x, pairs, features):
 
 
 def naive(model, data, batch, edge_attr):
-    """The model on nodes of graphs ``batch``, with ReLU, ``local="gcn"`` and norms after layers."""
+    """The model on nodes of graphs ``batch``, with ReLU, norms after layers, and ``local`` a
+    ``"gcn"`` or ``"gatedgcn"``."""
     (stack,), options = model.blocks, model.options
     n, graphs = data.num_nodes, int(batch.max()) + 1
     features = edge_attr + stack.kinds.weight[0]
@@ -63,8 +65,13 @@ def naive(model, data, batch, edge_attr):
     virtual = stack.virtual.weight.repeat(graphs, 1) if options.num_virtual else x[:0]
     for layer in stack.layers:
         heard = attended(layer.attention, torch.cat((x, virtual)), pairs, features)
-        conv = layer.local.conv
-        local = root[:, None] * a * root @ x @ conv.lin.weight.T + conv.bias
+        if options.local == "gatedgcn":
+            local, scores = gated(layer.local.layer, x, data.edge_index, edge_attr)
+            local, edges = local.relu(), layer.local.layer.edges
+            edge_attr = edge_attr + edges.norm(scores).relu()
+        else:
+            conv = layer.local.conv
+            local = root[:, None] * a * root @ x @ conv.lin.weight.T + conv.bias
         y = layer.norm_global(x + heard[:n]) + layer.norm_local(x + local)
         x, virtual = layer.norm_mlp(y + layer.mlp(y)), virtual + heard[n:]
     return model.head(x)
@@ -73,18 +80,42 @@ def naive(model, data, batch, edge_attr):
 @pytest.mark.parametrize("degree", [0, 4])
 @pytest.mark.parametrize("num_virtual", [0, 1, 2])
 @pytest.mark.parametrize("described", [True, False])
-def test_the_model_is_its_formula(degree, num_virtual, described):
+@pytest.mark.parametrize("local", ["gcn", "gatedgcn"])
+def test_the_model_is_its_formula(degree, num_virtual, described, local):
     data = batch_of(some_graphs(dtype=torch.float64))
     options = {"expander_degree": degree, "num_virtual": num_virtual, "num_layers": 3, "heads": 2}
-    baseline = BASELINES["exphormer"]
-    model = baseline.build(
-        baseline.options(hidden_channels=8, **options), 3, 2, edge_channels=5 * described
-    )
+    model = build("exphormer", local=local, edge_channels=5 * described, **options)
     livened(model).double()
     raw = torch.randn(data.num_edges, 5, dtype=torch.float64) if described else None
-    encoded = model.edge_encoder(raw) if described else torch.zeros(data.num_edges, 8)
+    encoded = model.edge_encoder(raw) if described else data.x.new_zeros(data.num_edges, 8)
     y = model(data.x, data.edge_index, batch=data.batch, edge_attr=raw)
     torch.testing.assert_close(y, naive(model, data, data.batch, encoded))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("local", [*LOCAL, None])
+def test_without_attention_it_is_gps_without_attention(local, norm_first):
+    """Whatever the message passing is, and whether or not it reads edges or changes them."""
+    data = batch_of(some_graphs(dtype=torch.float64))
+    options = {"local": local, "norm_first": norm_first, "num_layers": 3, "heads": 2}
+    edge_attr = torch.randn(data.num_edges, 5, dtype=torch.float64)
+    model = livened(build("exphormer", edge_channels=5, **options)).double()
+    gps = build("gps", edge_channels=5, **options).double()
+    shared = {name: model.get_submodule(name) for name in ("encoder", "norm", "head")}
+    reads_edges = gps.options.reads_edges
+    if reads_edges:
+        shared["edge_encoder"] = model.edge_encoder
+    for name, module in shared.items():
+        gps.get_submodule(name).load_state_dict(module.state_dict())
+    for layer, block in zip(model.blocks[0].layers, gps.blocks, strict=True):
+        for parameter in layer.attention.lin_out.parameters():
+            torch.nn.init.zeros_(parameter)
+        state = {key: value for key, value in layer.state_dict().items() if "pair" not in key}
+        block.load_state_dict(state)
+    y = model(data.x, data.edge_index, batch=data.batch, edge_attr=edge_attr)
+    edge_attr = edge_attr if reads_edges else None
+    other = gps(data.x, data.edge_index, batch=data.batch, edge_attr=edge_attr)
+    torch.testing.assert_close(y, other)
 
 
 def test_nodes_of_a_batch_may_come_in_any_order():

@@ -62,6 +62,8 @@ VARIANTS = {
     "exphormer-attention": ("exphormer", {"local": None, "num_virtual": 0, "residual": False}),
     "exphormer-virtual": ("exphormer", {"expander_degree": 0, "num_virtual": 2}),
     "exphormer-edges": ("exphormer", {"expander_degree": 0, "num_virtual": 0, "local": None}),
+    "exphormer-gine": ("exphormer", {"local": "gine"}),
+    "exphormer-gatedgcn": ("exphormer", {"local": "gatedgcn", "expander_degree": 0}),
     "san": ("san", {"heads": 2}),
     "san-first": ("san", {"norm_first": True, "norm_residual": False, "gamma": 2.0}),
     "graph-vit": ("graph-vit", {"patch_layers": 2, "mixer_layers": 1}),
@@ -84,7 +86,7 @@ READS_EDGES = {
 
 #: Those that read the numbers of nodes, so that in another order they are others: an expander is a
 #: random graph on them, and they decide how a graph is cut into fewer patches than nodes.
-NUMBERED = {"exphormer", "exphormer-first", "exphormer-attention"}
+NUMBERED = {"exphormer", "exphormer-first", "exphormer-attention", "exphormer-gine"}
 NUMBERED |= {"graph-vit-few", "graph-vit-mlp", "graph-vit-tokens"}
 
 
