@@ -18,12 +18,7 @@ from bunn.baselines.gin import GINLayer, GINOptions
 from bunn.baselines.gine import GINELayer, GINEOptions
 from bunn.baselines.global_attention import GlobalAttention
 from bunn.baselines.networks import build_dropout, build_network
-from bunn.baselines.options import (
-    FrameOptions,
-    check_choice,
-    check_divides,
-    check_probability,
-)
+from bunn.baselines.options import FrameOptions, check_choice, check_divides, check_probability
 from bunn.baselines.padding import Padding
 from bunn.baselines.sage import SAGELayer, SAGEOptions
 from bunn.nn.block import BuNNBlock
@@ -166,8 +161,7 @@ class GPSBlock(GraphModule):
     ) -> Any:
         z = self.norm_global(x) if self.norm_first else x
         heard = [self.dropout(self.attention(z, edge_index.padding))]
-        edges = edge_index.local
-        told, edge_attr = self._pass_messages(z, edges, edge_weight, batch, edge_attr)
+        told, edge_attr = self._pass_messages(z, edge_index.local, edge_weight, batch, edge_attr)
         out = self._combine(x, heard + told)
         return out if edge_attr is None else (out, edge_attr)
 

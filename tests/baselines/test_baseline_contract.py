@@ -243,6 +243,7 @@ DIRECTED = [
     if name.split("-")[0] not in {"nsd", "gps", "exphormer", "san", "graph"}
 ]
 DIRECTED.append("exphormer-edges")  # which has nothing else to attend along
+#: From how many nodes away two layers hear, where that is not one for each.
 REACH = {"mlp": 0, "resnet": 0, "ggnn-tied": 6, "ggnn-untied": 6, "drew-prompt": 3}
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from bunn.baselines import BASELINES, SANOptions, propagation
-from bunn.baselines.padding import Padding
 from bunn.baselines.san import Pairs, SANBlock, SANLayer
 from bunn.theory import graphs as shapes
 from tests.baselines.variants import batch_of, livened, some_graphs
@@ -137,16 +136,6 @@ def test_gamma_moves_weight_between_the_two_kinds_of_pairs():
     torch.testing.assert_close(found[1e-9][0], layers[1.0].lin_out.bias.detach())
     value = layers[1.0].lin_in.weight[2 * WIDTH : 3 * WIDTH]
     torch.testing.assert_close(found[1e-9][2], layers[1.0].lin_out(value @ x[1]))
-
-
-def test_padding_spreads_and_collects():
-    padding = Padding.of(torch.tensor([2, 0, 0, 2, 2]))
-    x = torch.randn(5, 3)
-    table = padding.spread(x)
-    assert torch.equal(padding.filled, torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool())
-    assert torch.equal(table[2], x[[0, 3, 4]])
-    assert torch.equal(table[0], torch.stack((x[1], x[2], torch.zeros(3))))
-    assert torch.equal(padding.collect(table), x)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -1.0, math.inf, math.nan, True, "1"])
