@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from bunn.baselines.baseline import Baseline
+from bunn.baselines.drew import DREW, DRewOptions
+from bunn.baselines.exphormer import EXPHORMER, ExphormerOptions
 from bunn.baselines.frame import Block, GraphModel, GraphModule
 from bunn.baselines.gat import GAT, GAT_SEP, GATOptions, GATSepOptions
 from bunn.baselines.gatedgcn import GATEDGCN, GatedGCNOptions
@@ -23,17 +25,21 @@ from bunn.baselines.ggnn import GGNN, GGNNOptions
 from bunn.baselines.gin import GIN, GINOptions
 from bunn.baselines.gine import GINE, GINEOptions
 from bunn.baselines.gps import GPS, GPSOptions
+from bunn.baselines.graph_vit import GRAPH_VIT, GraphViTOptions
 from bunn.baselines.gt import GT, GT_SEP, GTOptions, GTSepOptions
 from bunn.baselines.mlp import MLP
 from bunn.baselines.nsd import NSD, NSDOptions
 from bunn.baselines.options import FrameOptions
 from bunn.baselines.resnet import RESNET
 from bunn.baselines.sage import SAGE, SAGEOptions
+from bunn.baselines.san import SAN, SANOptions
 
 __all__ = [
     "BASELINES",
     "Baseline",
     "Block",
+    "DRewOptions",
+    "ExphormerOptions",
     "FrameOptions",
     "GATOptions",
     "GATSepOptions",
@@ -47,8 +53,10 @@ __all__ = [
     "GatedGCNOptions",
     "GraphModel",
     "GraphModule",
+    "GraphViTOptions",
     "NSDOptions",
     "SAGEOptions",
+    "SANOptions",
 ]
 
 #: The comparison models by name.
@@ -69,5 +77,9 @@ BASELINES: dict[str, Baseline[Any]] = {
         NSD,
         GINE,
         GATEDGCN,
+        DREW,
+        EXPHORMER,
+        SAN,
+        GRAPH_VIT,
     )
 }

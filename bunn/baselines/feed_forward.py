@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
-from bunn.baselines.frame import GraphModule, build_dropout
+from bunn.baselines.frame import GraphModule
+from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions
 from bunn.nn.chains import feed_forward
 from bunn.nn.precision import as_factor

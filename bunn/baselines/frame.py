@@ -27,6 +27,7 @@ from bunn.baselines.checks import (
     check_sizes,
 )
 from bunn.baselines.memory import EdgeMemory, Edges
+from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions
 from bunn.nn.block import BuNNBlock
 from bunn.nn.model import POOLINGS, reads_encodings
@@ -231,7 +232,7 @@ class GraphModel(nn.Module):
         if self.edge_channels:
             default = edge_encoder is None
             self.edge_encoder = Linear(edge_channels, hidden) if default else edge_encoder
-        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_layers))
+        self.blocks = nn.ModuleList(block(options) for _ in range(options.num_blocks))
         cast(GraphModule, self.blocks[-1]).end_edges()
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
         parts = []
@@ -323,8 +324,3 @@ class GraphModel(nn.Module):
         encoded: Tensor = self.edge_encoder(edge_attr)
         check_encoded("edge_encoder", encoded, shape)
         return encoded
-
-
-def build_dropout(p: float) -> nn.Module:
-    """Dropout; nothing at all for ``p = 0``, which ``vmap`` would ask about its randomness."""
-    return nn.Dropout(p) if p else nn.Identity()

@@ -13,7 +13,8 @@ from torch_geometric.utils import add_self_loops, remove_self_loops
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.feed_forward import FeedForwardLayer
-from bunn.baselines.frame import Block, ConvLayer, GraphModule, build_dropout
+from bunn.baselines.frame import Block, ConvLayer, GraphModule
+from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions, check_divides, check_flag, check_probability
 from bunn.baselines.propagation import propagate_sum
 

@@ -11,7 +11,8 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.averages import sum_dtype
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import GraphModule, build_dropout
+from bunn.baselines.frame import GraphModule
+from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions
 from bunn.baselines.propagation import gather, scatter_sum
 from bunn.nn.block import BuNNBlock

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-from torch_geometric.nn import GINConv, Linear
-from torch_geometric.nn.resolver import activation_resolver
+from torch_geometric.nn import GINConv
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, ConvLayer, build_dropout
+from bunn.baselines.frame import Block, ConvLayer
+from bunn.baselines.networks import build_network
 from bunn.baselines.options import FrameOptions, check_flag
 from bunn.baselines.propagation import propagate_sum
 
@@ -47,18 +46,9 @@ class GINLayer(ConvLayer):
 
     def __init__(self, options: GINOptions) -> None:
         super().__init__()
-        self.conv = _GINConv(build_network(options), train_eps=options.learn_eps)
-
-
-def build_network(options: FrameOptions) -> nn.Sequential:
-    """The two-layer MLP of a node."""
-    width = options.hidden_channels
-    return nn.Sequential(
-        Linear(width, width),
-        activation_resolver(options.act),
-        build_dropout(options.dropout),
-        Linear(width, width),
-    )
+        width = options.hidden_channels
+        network = build_network(width, width, options.act, options.dropout)
+        self.conv = _GINConv(network, train_eps=options.learn_eps)
 
 
 GIN = Baseline(

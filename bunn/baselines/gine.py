@@ -10,7 +10,8 @@ from torch_geometric.nn import GINEConv
 
 from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModule
-from bunn.baselines.gin import GINOptions, build_network
+from bunn.baselines.gin import GINOptions
+from bunn.baselines.networks import build_network
 from bunn.baselines.propagation import propagate_messages
 
 
@@ -50,7 +51,9 @@ class GINELayer(GraphModule):
 
     def __init__(self, options: GINEOptions) -> None:
         super().__init__()
-        self.conv = _GINEConv(build_network(options), train_eps=options.learn_eps)
+        width = options.hidden_channels
+        network = build_network(width, width, options.act, options.dropout)
+        self.conv = _GINEConv(network, train_eps=options.learn_eps)
 
     def forward(
         self,

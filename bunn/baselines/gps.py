@@ -8,24 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
-from torch_geometric.nn import Linear
-from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule, build_dropout
+from bunn.baselines.frame import Block, GraphModule
 from bunn.baselines.gat import GATLayer, GATOptions
 from bunn.baselines.gatedgcn import GatedGCNLayer
 from bunn.baselines.gcn import GCNLayer, GCNOptions
 from bunn.baselines.gin import GINLayer, GINOptions
 from bunn.baselines.gine import GINELayer, GINEOptions
-from bunn.baselines.options import (
-    FrameOptions,
-    check_choice,
-    check_divides,
-    check_probability,
-)
-from bunn.baselines.propagation import gather, scatter_sum
+from bunn.baselines.global_attention import GlobalAttention
+from bunn.baselines.networks import build_dropout, build_network
+from bunn.baselines.options import FrameOptions, check_choice, check_divides, check_probability
+from bunn.baselines.padding import Padding
 from bunn.baselines.sage import SAGELayer, SAGEOptions
 from bunn.nn.block import BuNNBlock
 
@@ -50,7 +44,7 @@ class GPSOptions(FrameOptions):
 
     @property
     def reads_edges(self) -> bool:
-        return self.local in {"gine", "gatedgcn"}
+        return self.local in EDGE_READERS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +53,8 @@ class GPSOptions(FrameOptions):
         check_probability(self, "attention_dropout")
 
 
-#: Graphs of more nodes use the fused attention kernels, which save memory but are foreign to vmap.
-FUSED_SIZE = 512
+#: The message passing that reads the features of edges.
+EDGE_READERS = {"gine", "gatedgcn"}
 
 #: The message passing that a block can hold, with the options the two have in common.
 LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
@@ -82,92 +76,16 @@ LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
 }
 
 
-class Rows(NamedTuple):
-    """A table with a row for each graph of a batch, padded to the largest.
-
-    Args:
-        place: ``(n,)`` the place of every node in it, row by row.
-        filled: ``(graphs, nodes of the largest)`` which places may be attended to.
-    """
-
-    place: Tensor
-    filled: Tensor
-
-    @classmethod
-    def of(cls, batch: Tensor) -> Rows:
-        """That of ``(n,)`` the graph of every node."""
-        count = torch.bincount(batch)
-        size, nodes = int(count.max()), torch.arange(batch.numel(), device=batch.device)
-        rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-        place = rank - (count.cumsum(0) - count)[batch] + batch * size
-        # The row of a graph without nodes attends to its padding: to nothing would be 0 / 0.
-        filled = torch.arange(size, device=batch.device) < count.clamp(min=1).unsqueeze(1)
-        return cls(place, filled)
-
-
-class GlobalAttention(nn.Module):
-    r"""Multi-head attention of every node to all nodes of its graph.
-
-    .. math::
-        y_v = W_o \Big\Vert_{\text{heads}} \sum_u \operatorname{softmax}_u
-              \Big(\tfrac{1}{\sqrt{k}} q_v^\top k_u\Big) v_u,
-        \qquad (q, k, v) = W x + b
-
-    Args:
-        channels: Size of the features, a multiple of ``heads``.
-        heads: The number of heads.
-        dropout: Of the coefficients. (default: ``0.0``)
-    """
-
-    def __init__(self, channels: int, heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.lin_in = Linear(channels, 3 * channels)
-        self.lin_out = Linear(channels, channels)
-
-    def reset_parameters(self) -> None:
-        self.lin_in.reset_parameters()
-        self.lin_out.reset_parameters()
-
-    def forward(self, x: Tensor, batch: Tensor | Rows | None = None) -> Tensor:
-        """``(n, c)`` and the graph ``(n,)`` of every node, or its rows, to ``(n, c)``."""
-        packed = self.lin_in(x)
-        if batch is None:
-            y = self._attend(packed.unsqueeze(0)).squeeze(0)
-        else:
-            place, filled = Rows.of(batch) if isinstance(batch, Tensor) else batch
-            table = scatter_sum(packed, place, filled.numel()).unflatten(0, filled.shape)
-            y = gather(self._attend(table, filled[:, None, None, :]).flatten(0, 1), place)
-        out: Tensor = self.lin_out(y)
-        return out
-
-    def _attend(self, packed: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """``(graphs, nodes, 3c)`` queries, keys and values to ``(graphs, nodes, c)``."""
-        query, key, value = packed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout if self.training else 0.0
-        if query.size(-2) > FUSED_SIZE:
-            y = scaled_dot_product_attention(query, key, value, allowed, dropout)
-        else:
-            scores = query @ key.mT * query.size(-1) ** -0.5
-            if allowed is not None:
-                scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-            weights = scores.softmax(dim=-1)
-            if dropout:
-                weights = torch.dropout(weights, dropout, train=True)
-            y = weights.to(value.dtype) @ value
-        return y.transpose(1, 2).flatten(2)
-
-
 class GPSEdges(NamedTuple):
     """What the graph alone determines.
 
     Args:
         local: The edges as the message passing reads them.
-        rows: The graphs of a batch as attention reads them, :obj:`None` for a single one.
+        padding: The table of a batch, as attention reads it, :obj:`None` for a single graph.
     """
 
     local: Any
-    rows: Rows | None
+    padding: Padding | None
 
 
 class GPSBlock(GraphModule):
@@ -198,12 +116,10 @@ class GPSBlock(GraphModule):
         self.norm_first, self.residual = options.norm_first, options.residual
         self.local = LOCAL[options.local](options) if options.local is not None else None
         self.weighted = self.local is None or self.local.weighted
-        self.attention = GlobalAttention(width, options.heads, options.attention_dropout)
+        self.local_reads_edges = options.local in EDGE_READERS
+        self.attention = self._build_attention(options)
         self.mlp = nn.Sequential(
-            Linear(width, 2 * width),
-            activation_resolver(options.act),
-            build_dropout(options.dropout),
-            Linear(2 * width, width),
+            *build_network(width, 2 * width, options.act, options.dropout),
             build_dropout(options.dropout),
         )
         self.dropout = build_dropout(options.dropout)
@@ -212,6 +128,9 @@ class GPSBlock(GraphModule):
         self.norm_local: nn.Module | None = None
         if self.local is not None and not options.norm_first:
             self.norm_local = BuNNBlock.build_norm(options.norm, width)
+
+    def _build_attention(self, options: GPSOptions) -> nn.Module:
+        return GlobalAttention(options.hidden_channels, options.heads, options.attention_dropout)
 
     def prepare(
         self,
@@ -226,7 +145,7 @@ class GPSBlock(GraphModule):
             local, edge_weight = self.local.prepare(
                 edge_index, edge_weight, num_nodes, dtype, batch
             )
-        return GPSEdges(local, None if batch is None else Rows.of(batch)), edge_weight
+        return GPSEdges(local, None if batch is None else Padding.of(batch)), edge_weight
 
     def end_edges(self) -> None:
         if self.local is not None:
@@ -241,14 +160,27 @@ class GPSBlock(GraphModule):
         edge_attr: Tensor | None = None,
     ) -> Any:
         z = self.norm_global(x) if self.norm_first else x
-        parts = [self.dropout(self.attention(z, edge_index.rows))]
-        if self.local is not None and edge_attr is not None:
-            h, edge_attr = self.local(z, edge_index.local, edge_weight, batch, edge_attr)
-            parts.append(self.dropout(h))
-        elif self.local is not None:
-            parts.append(self.dropout(self.local(z, edge_index.local, edge_weight, batch)))
-        out = self._combine(x, parts)
+        heard = [self.dropout(self.attention(z, edge_index.padding))]
+        told, edge_attr = self._pass_messages(z, edge_index.local, edge_weight, batch, edge_attr)
+        out = self._combine(x, heard + told)
         return out if edge_attr is None else (out, edge_attr)
+
+    def _pass_messages(
+        self,
+        z: Tensor,
+        edges: Any,
+        edge_weight: Tensor | None,
+        batch: Tensor | None,
+        edge_attr: Tensor | None,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """What the message passing says, if there is any, and the features of edges after it."""
+        if self.local is None:
+            return [], edge_attr
+        if self.local_reads_edges:
+            h, edge_attr = self.local(z, edges, edge_weight, batch, edge_attr)
+        else:
+            h = self.local(z, edges, edge_weight, batch)
+        return [self.dropout(h)], edge_attr
 
     def _combine(self, x: Tensor, parts: list[Tensor]) -> Tensor:
         """The features ``(n, c)`` with what attention and, if there is any, message passing say."""

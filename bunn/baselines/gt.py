@@ -10,10 +10,10 @@ from torch_geometric.nn import Linear
 
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.baseline import Baseline
-from bunn.baselines.frame import Block, GraphModule
-from bunn.baselines.memory import Edges
+from bunn.baselines.frame import GraphModule
 from bunn.baselines.options import FrameOptions, check_divides, check_flag
 from bunn.baselines.resnet import ResNetLayer
+from bunn.baselines.transformer import TransformerBlock
 from bunn.nn.precision import as_factor
 
 
@@ -89,7 +89,7 @@ class GTLayer(GraphModule):
         return out
 
 
-class GTBlock(GraphModule):
+class GTBlock(TransformerBlock):
     r"""The graph transformer of Shi et al., "Masked Label Prediction: Unified Message Passing Model
     for Semi-Supervised Classification", 2021, https://arxiv.org/abs/2009.03509, in the form of the
     heterophilous benchmark: two blocks, one of :class:`GTLayer` and one of
@@ -102,32 +102,8 @@ class GTBlock(GraphModule):
     Dropout follows each of the two.
     """
 
-    activated = True
-
     def __init__(self, options: GTOptions) -> None:
-        super().__init__()
-        self.attention = Block(GTLayer(options), options)
-        self.mlp = Block(ResNetLayer(options), options)
-
-    def prepare(
-        self,
-        edge_index: Tensor,
-        edge_weight: Tensor | None,
-        num_nodes: int,
-        dtype: torch.dtype,
-        batch: Tensor | None = None,
-    ) -> Edges:
-        return self.attention.prepare(edge_index, edge_weight, num_nodes, dtype, batch)
-
-    def forward(
-        self,
-        x: Tensor,
-        edge_index: AttentionEdges,
-        edge_weight: Tensor | None = None,
-        batch: Tensor | None = None,
-    ) -> Tensor:
-        out: Tensor = self.mlp(self.attention(x, edge_index), edge_index)
-        return out
+        super().__init__(GTLayer(options), ResNetLayer(options), options)
 
 
 GT = Baseline("gt", GTOptions, "Shi et al. 2021, https://arxiv.org/abs/2009.03509", GTBlock)

@@ -46,6 +46,12 @@ class FrameOptions:
         """Whether blocks read the features of edges."""
         return False
 
+    @property
+    def num_blocks(self) -> int:
+        """How often the frame repeats a block: once for every layer, or once at all for a model
+        that holds its layers in one block, because they hand on more than features of nodes."""
+        return self.num_layers
+
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers", "head_layers"):
             check_count(self, name)
@@ -61,11 +67,11 @@ class FrameOptions:
         check_activation(self, "act")
 
 
-def check_count(options: object, name: str) -> None:
-    """An integer of at least one."""
+def check_count(options: object, name: str, least: int = 1) -> None:
+    """An integer of at least one, or ``least``."""
     value = getattr(options, name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}; it must be an integer >= 1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}; it must be an integer >= {least}")
 
 
 def check_flag(options: object, name: str) -> None:

@@ -33,7 +33,8 @@ class DeviceName(StrEnum):
 ModelName = Annotated[
     str,
     typer.Option(
-        help="bunn, mlp, resnet, gcn, sage, gat, gat-sep, gin, ggnn, gps, gt, gt-sep or nsd."
+        help="bunn, mlp, resnet, gcn, sage, gat, gat-sep, gin, ggnn, gps, gt, gt-sep, nsd, gine, "
+        "gatedgcn, drew, exphormer, san or graph-vit."
     ),
 ]
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from bunn.baselines import gps
-from bunn.baselines.gps import GPSBlock, GPSOptions, Rows
+from bunn.baselines.gps import GPSBlock, GPSOptions
+from bunn.baselines.padding import Padding
 from bunn.theory import graphs as shapes
 from tests.baselines.test_gatedgcn import gated
 from tests.baselines.test_gine import formula
@@ -63,9 +64,9 @@ def test_only_some_message_passing_reads_edges():
     assert reading == {"gine", "gatedgcn"}
 
 
-def test_the_rows_of_a_batch_are_made_once_for_all_blocks(monkeypatch):
-    calls, of = [], Rows.of
-    monkeypatch.setattr(Rows, "of", lambda batch: calls.append(batch) or of(batch))
+def test_the_table_of_a_batch_is_made_once_for_all_blocks(monkeypatch):
+    calls, of = [], Padding.of
+    monkeypatch.setattr(Padding, "of", lambda batch: calls.append(batch) or of(batch))
     model, batch = livened(build("gps", num_layers=3)), batch_of(some_graphs())
     model(batch.x, batch.edge_index, batch=batch.batch)
     model(batch.x, batch.edge_index, batch=batch.batch)

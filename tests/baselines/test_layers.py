@@ -18,7 +18,9 @@ from bunn.baselines.gat import GATLayer, GATOptions
 from bunn.baselines.gcn import GCNLayer, GCNOptions
 from bunn.baselines.ggnn import GatedUnit, GGNNLayer, GGNNOptions
 from bunn.baselines.gin import GINLayer, GINOptions
-from bunn.baselines.gps import GlobalAttention, GPSBlock, GPSOptions
+from bunn.baselines.global_attention import GlobalAttention
+from bunn.baselines.gps import GPSBlock, GPSOptions
+from bunn.baselines.padding import Padding
 from bunn.baselines.propagation import gather, neighbor_sum, scatter_sum
 from bunn.baselines.sage import SAGELayer, SAGEOptions
 from bunn.theory import graphs as shapes
@@ -139,12 +141,12 @@ def _reference_attention(attention: GlobalAttention, channels: int) -> nn.Multih
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_attention_is_the_one_of_torch_within_each_graph(fused, monkeypatch):
-    monkeypatch.setattr("bunn.baselines.gps.FUSED_SIZE", 0 if fused else 512)
+    monkeypatch.setattr("bunn.baselines.global_attention.FUSED_SIZE", 0 if fused else 512)
     attention = livened(GlobalAttention(8, 2))
     reference = _reference_attention(attention, 8)
     batch = torch.tensor([0, 3, 0, 1, 3, 3, 0, 1])  # in any order, and graph 2 has no nodes
     x = torch.randn(8, 8, requires_grad=True)
-    y = attention(x, batch)
+    y = attention(x, Padding.of(batch))
     for graph in (0, 1, 3):
         part = x[batch == graph]
         alone, _ = reference(part[None], part[None], part[None], need_weights=False)

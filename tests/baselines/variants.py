@@ -54,6 +54,25 @@ VARIANTS = {
     "gatedgcn": ("gatedgcn", {}),
     "gatedgcn-first": ("gatedgcn", {"norm_first": True}),
     "gatedgcn-stream": ("gatedgcn", {"norm_residual": True, "residual": False}),
+    "drew": ("drew", {}),
+    "drew-prompt": ("drew", {"nu": None}),
+    "drew-near": ("drew", {"max_hops": 1, "norm_first": False}),
+    "exphormer": ("exphormer", {}),
+    "exphormer-first": ("exphormer", {"norm_first": True, "num_virtual": 2, "local": "gin"}),
+    "exphormer-attention": ("exphormer", {"local": None, "num_virtual": 0, "residual": False}),
+    "exphormer-virtual": ("exphormer", {"expander_degree": 0, "num_virtual": 2}),
+    "exphormer-edges": ("exphormer", {"expander_degree": 0, "num_virtual": 0, "local": None}),
+    "exphormer-gine": ("exphormer", {"local": "gine"}),
+    "exphormer-gatedgcn": ("exphormer", {"local": "gatedgcn", "expander_degree": 0}),
+    "san": ("san", {"heads": 2}),
+    "san-first": ("san", {"norm_first": True, "norm_residual": False, "gamma": 2.0}),
+    "graph-vit": ("graph-vit", {"patch_layers": 2, "mixer_layers": 1}),
+    "graph-vit-few": ("graph-vit", {"patches": 3, "patch_layers": 1, "mixer_layers": 2}),
+    "graph-vit-mlp": (
+        "graph-vit",
+        {"mixer": "mlp", "patches": 5, "norm_first": True, "patch_layers": 2, "mixer_layers": 2},
+    ),
+    "graph-vit-tokens": ("graph-vit", {"residual": False, "patches": 4}),
 }
 
 WEIGHTED = {
@@ -64,6 +83,11 @@ WEIGHTED |= {"gps", "gps-attention"}
 READS_EDGES = {
     name for name, (model, own) in VARIANTS.items() if BASELINES[model].options(**own).reads_edges
 }
+
+#: Those that read the numbers of nodes, so that in another order they are others: an expander is a
+#: random graph on them, and they decide how a graph is cut into fewer patches than nodes.
+NUMBERED = {"exphormer", "exphormer-first", "exphormer-attention", "exphormer-gine"}
+NUMBERED |= {"graph-vit-few", "graph-vit-mlp", "graph-vit-tokens"}
 
 
 def build(variant: str, in_channels: int = 3, out_channels: int = 2, **keywords) -> GraphModel:
