@@ -12,6 +12,7 @@ from bunn.baselines.baseline import Baseline
 from bunn.baselines.frame import Block, GraphModule
 from bunn.baselines.gin import GINOptions
 from bunn.baselines.networks import build_network
+from bunn.baselines.options import check_flag
 from bunn.baselines.propagation import propagate_messages
 
 
@@ -21,9 +22,16 @@ class GINEOptions(GINOptions):
 
     Args:
         learn_eps: Whether the weight of the node itself is learned, or one as in the paper.
+        outer_act: Whether the non-linearity follows the network, too, as in the paper; not so in
+            the benchmark of Tönshoff et al., https://arxiv.org/abs/2309.00367.
     """
 
     learn_eps: bool = False
+    outer_act: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flag(self, "outer_act")
 
     @property
     def reads_edges(self) -> bool:
@@ -51,7 +59,7 @@ class GINELayer(GraphModule):
 
     def __init__(self, options: GINEOptions) -> None:
         super().__init__()
-        width = options.hidden_channels
+        width, self.activated = options.hidden_channels, not options.outer_act
         network = build_network(width, width, options.act, options.dropout)
         self.conv = _GINEConv(network, train_eps=options.learn_eps)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from torch_geometric.data import InMemoryDataset
+import torch
 from torch_geometric.datasets import LRGBDataset
 
-from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, GraphList, Split, Task
+from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, Split, Task
 from bunn.data.mirror import read_processed
 from bunn.data.options import NoOptions
+from bunn.data.pack import Pack, PackedGraphs
 
 NAME = "pascalvoc-sp"
 TASK = Task("node", "multiclass", "macro-f1")
@@ -29,7 +30,11 @@ def _build(folder: Path) -> LRGBDataset:
 
 def _load(options: NoOptions, root: Path) -> GraphDataset:
     outputs = [f"lrgb/{NAME}/processed/{part}.pt" for part in PARTS]
-    split = Split(*map(_graphs, read_processed(root, FILES, outputs, _build)))
+    parts = [list(part) for part in read_processed(root, FILES, outputs, _build)]
+    for data in (graphs := [data for part in parts for data in part]):
+        data.y = data.y.long()
+    pack, rows = Pack.of(graphs), torch.arange(len(graphs)).split([len(part) for part in parts])
+    split = Split(*(PackedGraphs(pack, members) for members in rows))
     first = split.train[0]
     return GraphDataset(
         NAME,
@@ -40,13 +45,6 @@ def _load(options: NoOptions, root: Path) -> GraphDataset:
         partial(_only, split),
         edge_channels=first.edge_attr.size(1),
     )
-
-
-def _graphs(part: InMemoryDataset) -> GraphList:
-    graphs = list(part)
-    for data in graphs:
-        data.y = data.y.long()
-    return GraphList(graphs)
 
 
 def _only(split: Split, index: int) -> Split:

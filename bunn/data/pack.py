@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import torch
@@ -45,6 +45,28 @@ class Pack:
         self.union = Union(edge_index + first, num_nodes, num_edges)
         self.nodes, self.edges, self.graphs = dict(nodes), dict(edges or {}), dict(graphs or {})
         self._by_device = {edge_index.device: self}
+
+    @classmethod
+    def of(cls, graphs: Sequence[Data]) -> Pack:
+        """Graphs that carry the same things: ``edge_...`` belongs to edges, what has a row for every
+        node to nodes, and what has one row to graphs."""
+        first = graphs[0]
+        of_nodes, of_edges, of_graphs = [], [], []
+        for name in (name for name in first.to_dict() if name != "edge_index"):
+            if name.startswith("edge_"):
+                of_edges.append(name)
+            elif all(data[name].size(0) == data.num_nodes for data in graphs):
+                of_nodes.append(name)
+            else:
+                of_graphs.append(name)
+        return cls(
+            torch.tensor([data.num_nodes for data in graphs]),
+            torch.tensor([data.num_edges for data in graphs]),
+            torch.cat([data.edge_index for data in graphs], dim=1),
+            nodes={name: torch.cat([data[name] for data in graphs]) for name in of_nodes},
+            edges={name: torch.cat([data[name] for data in graphs]) for name in of_edges},
+            graphs={name: torch.cat([data[name] for data in graphs]) for name in of_graphs},
+        )
 
     def __len__(self) -> int:
         return len(self.union)

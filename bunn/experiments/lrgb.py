@@ -8,10 +8,10 @@ Presets of a BuNN:
 - ``paper``: what the text and its table of best values say: a time of 1, an update before the heat,
   rotations and reflections, and the settings of the GCN of Tönshoff et al., which it inherits. The
   residual connection does not skip the non-linearity.
-- ``released``: what the released configurations ran: a time to each bundle that is learned and
-  starts at ``10^(k - b/2)``, a linear map after the heat, normalised map parameters, symmetric
-  Laplacian, BatchNorm, a residual connection that skips the non-linearity. Their map, called
-  Householder there, is the Cayley transform of the plane up to signs that cancel.
+- ``released``: what the released configurations ran: heat from all eigenvectors at a time to each
+  bundle that is learned and starts at ``10^(k - b/2)``, a linear map after the heat, normalised map
+  parameters, symmetric Laplacian, BatchNorm, a residual connection that skips the non-linearity.
+  Their map, called Householder there, is the Cayley transform of the plane up to signs that cancel.
 
 Baselines have ``paper``: GCN, GINE, GatedGCN and GPS as Tönshoff et al. tuned them
 (their ``configs/LRGB-tuned``); DRew, SAN and Graph ViT as their authors ran them, where that is
@@ -192,6 +192,7 @@ def _released(dataset: str, best: Best) -> Config:
         phi_channels=32,
         time=log_spaced_times(best.bundles, low, high),
         learn_time=True,
+        method="spectral",
     )
     return _config(dataset, "bunn", options, best.encoding, best.rate, best.epochs, DECAY)
 

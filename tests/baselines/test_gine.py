@@ -92,3 +92,14 @@ def test_a_block_hands_the_edges_on():
     h, _ = layer(x, graph.edge_index, None, None, edge_attr)
     torch.testing.assert_close(y, x + torch.tanh(h))
     assert edges is edge_attr
+
+
+@pytest.mark.parametrize("outer_act", [True, False])
+def test_the_non_linearity_may_end_with_the_network(outer_act):
+    options = GINEOptions(8, 1, act="tanh", norm=None, outer_act=outer_act)
+    block = Block(GINELayer(options), options)
+    graph = shapes.random(7, seed=5)
+    x, e = torch.randn(7, 8), torch.randn(graph.edge_index.size(1), 8)
+    y, _ = block(x, graph.edge_index, None, None, e)
+    h, _ = block.layer(x, graph.edge_index, None, None, e)
+    torch.testing.assert_close(y, x + (torch.tanh(h) if outer_act else h))

@@ -50,6 +50,7 @@ VARIANTS = {
     "nsd-rotation": ("nsd", {"orthogonal": "rotation", "damping": 0.0, "steps": 2}),
     "nsd-cayley": ("nsd", {"orthogonal": "cayley", "stalk_dim": 4, "norm": "layer"}),
     "gine": ("gine", {}),
+    "gine-linear": ("gine", {"outer_act": False}),
     "gine-learned": ("gine", {"learn_eps": True}),
     "gatedgcn": ("gatedgcn", {}),
     "gatedgcn-first": ("gatedgcn", {"norm_first": True}),

@@ -39,14 +39,9 @@ def some_data():
 
 
 def packed(listed):
-    return Pack(
-        torch.tensor([data.num_nodes for data in listed]),
-        torch.tensor([data.num_edges for data in listed]),
-        torch.cat([data.edge_index for data in listed], 1),
-        nodes={"x": torch.cat([data.x for data in listed])},
-        edges={"edge_attr": torch.cat([data.edge_attr for data in listed])},
-        graphs={"y": torch.cat([data.y for data in listed])},
-    )
+    pack = Pack.of(listed)
+    assert (set(pack.nodes), set(pack.edges), set(pack.graphs)) == ({"x"}, {"edge_attr"}, {"y"})
+    return pack
 
 
 LISTED = some_data()
@@ -151,3 +146,11 @@ def test_on_a_gpu_a_batch_is_gathered_without_waiting():
     for method in ("spectral", "chebyshev"):
         y = bunn.diffuse(x.cuda(), lap, 2.0, method=method)
         torch.testing.assert_close(y.cpu(), bunn.diffuse(x, anew, 2.0), rtol=0, atol=1e-4)
+
+
+def test_targets_may_belong_to_nodes():
+    listed = [Data(x=data.x, edge_index=data.edge_index, y=data.x[:, 0] > 0) for data in LISTED]
+    pack = Pack.of(listed)
+    assert set(pack.nodes) == {"x", "y"}
+    batch = PackedGraphs(pack, torch.arange(6)).collate(torch.tensor([3, 1]))
+    assert torch.equal(batch.y, torch.cat((listed[3].y, listed[1].y)))
