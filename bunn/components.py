@@ -7,10 +7,10 @@ stacked, so that a batch of small graphs costs ``sum s_i^2`` and not ``n^2``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -150,14 +150,16 @@ class Blocks:
             return stacks[0].squeeze(0)
         return torch.cat(_flat(stacks, self.shapes))[self.rank]
 
-    def dense(self, row: Tensor, col: Tensor, value: Tensor) -> list[Tensor]:
+    def dense(self, row: Tensor, col: Tensor, value: Tensor) -> Iterator[Tensor]:
         """A block-diagonal sparse matrix as one dense ``(m, s, s)`` stack per component size."""
-        size = torch.cat([self.rank.new_full((m * s,), s) for m, s in self.shapes])[self.rank]
-        # Row r of the ordering starts after the rows before it, each as long as its block is wide.
-        start = (torch.cumsum(size[self.order], 0) - size[self.order])[self.rank]
-        flat = value.new_zeros(self.area).index_put_((start[row] + self.local[col],), value)
-        pieces = flat.split([m * s * s for m, s in self.shapes])
-        return [piece.view(m, s, s) for piece, (m, s) in zip(pieces, self.shapes, strict=True)]
+        place, order = torch.sort(self.rank[row], stable=True)
+        column, value = self.local[col][order], value[order]
+        starts = torch.tensor([0, *(m * s for m, s in self.shapes)]).cumsum(0)
+        entries = torch.searchsorted(place, starts.to(place.device)).tolist()
+        ranges = zip(starts.tolist(), pairwise(entries), strict=False)
+        for (m, s), (start, (first, last)) in zip(self.shapes, ranges, strict=True):
+            at = (place[first:last] - start) * s + column[first:last]
+            yield value.new_zeros(m * s * s).index_put_((at,), value[first:last]).view(m, s, s)
 
 
 def similar(m: int, s: int) -> int:

@@ -21,6 +21,9 @@ from bunn.laplacian import Laplacian, Normalization
 from bunn.operator import for_keeps
 from bunn.spectrum import BlockSpectrum, Eigenpairs
 
+#: Bytes of eigenvectors that are kept for all graphs; on a GPU an eighth of what it has.
+MEMORY = 2**32
+
 
 def ranges(start: Tensor, count: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """``start[0], start[0] + 1, ...``, ``count[0]`` of them, and so on, ``(total,)``; and whose."""
@@ -137,6 +140,15 @@ class Whole:
         self.longest_rows = torch.zeros_like(num_nodes).scatter_reduce(
             0, owner, row_lengths, "amax"
         )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the eigenvectors of all graphs may be kept."""
+        device, area = self.lap.device, int(self.sizes.square().sum())
+        room = MEMORY
+        if device.type == "cuda":
+            room = torch.cuda.get_device_properties(device).total_memory // 8
+        return area * self.lap.dtype.itemsize <= room
 
     def part(self, chosen: Selection) -> Laplacian:
         """The Laplacian of some graphs."""
@@ -263,6 +275,8 @@ class PartOfEigenpairs(Eigenpairs):
         return self.blocks is not None or self._place.whole.lap.eigenpairs.known
 
     def by_blocks(self, lap: Laplacian) -> BlockSpectrum:
+        if self.blocks is None and not self._place.whole.has_room:
+            return super().by_blocks(lap)
         if self.blocks is None:
             values, vectors = self._place.whole.lap.block_spectrum()
             stacks = self._place.stacks()

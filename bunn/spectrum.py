@@ -8,8 +8,10 @@ it.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Components up to this size are diagonalised densely even if few eigenpairs are asked for.
 DENSE_SIZE = 512
+#: From so many components on, all cores diagonalise some of them.
+MANY = 256
 #: Restarts after which Lanczos gives up.
 LANCZOS = 300
 
@@ -104,14 +108,34 @@ class Eigenpairs:
 
 
 def block_spectrum(lap: Laplacian) -> BlockSpectrum:
-    """Every eigenpair of every component, by one batched ``eigh`` per component size."""
-    blocks, (row, col, value) = lap.blocks, lap.coordinates()
-    roots = blocks.split(lap.null_vector.unsqueeze(1))
-    pairs = [_dense(s, root) for s, root in zip(blocks.dense(row, col, value), roots, strict=True)]
-    return BlockSpectrum(
-        tuple(values.to(lap.dtype) for values, _ in pairs),
-        tuple(vectors.to(lap.dtype) for _, vectors in pairs),
-    )
+    """Every eigenpair of every component, component sizes one after the other."""
+    many = lap.num_components >= MANY
+    roots = lap.blocks.split(lap.null_vector.unsqueeze(1))
+    found = []
+    for s, root in zip(lap.blocks.dense(*lap.coordinates()), roots, strict=True):
+        pair = _dense_by_cores(s, root, lap.dtype) if many else _dense(s, root)
+        found.append([part.to(lap.device, lap.dtype) for part in pair])
+    values, vectors = zip(*found, strict=True)
+    return BlockSpectrum(values, vectors)
+
+
+def _dense_by_cores(s: Tensor, root: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """:func:`_dense` where there are many components, of which every core of the host takes some.
+
+    LAPACK takes one after the other, and has no use for more than a core where they are small; a
+    GPU does so, too.
+    """
+    cores = os.cpu_count() or 1
+    portions = list(zip(s.cpu().chunk(cores), root.cpu().chunk(cores), strict=True))
+
+    def on_one_core(portion: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        torch.set_num_threads(1)  # of this thread
+        values, vectors = _dense(*portion)
+        return values.to(dtype), vectors.to(dtype)
+
+    with ThreadPoolExecutor(cores) as threads:
+        values, vectors = zip(*threads.map(on_one_core, portions), strict=True)
+    return torch.cat(values), torch.cat(vectors)
 
 
 def lowest_eigenpairs(lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:

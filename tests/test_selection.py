@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bunn
+from bunn import selection as selection_module
 from bunn.diffusion.blockwise import Basis
 from bunn.keeping import lasting
 from bunn.selection import Union, ranges
@@ -199,3 +200,18 @@ def test_nothing_outlives_its_edges():
     gc.collect()
     assert reference() is None
     assert lap() is None
+
+
+def test_eigenvectors_of_all_graphs_that_take_too_much_are_not_kept(monkeypatch):
+    """Each batch has its own then; and unasked none are computed."""
+    monkeypatch.setattr(selection_module, "MEMORY", 100)
+    union = union_of(GRAPHS)
+    part = union.select(torch.tensor([0, 4])).laplacian("sym")
+    x = torch.randn(part.num_nodes, 3)
+    with lasting():
+        y = bunn.diffuse(x, part, torch.full((3,), 5000.0))
+        assert not part.eigenpairs.known
+        z = bunn.diffuse(x, part, 5000.0, method="spectral")
+    assert part.eigenpairs.known
+    assert not union.whole("sym").lap.eigenpairs.known
+    torch.testing.assert_close(y, z, rtol=0, atol=1e-4)

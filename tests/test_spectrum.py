@@ -139,3 +139,26 @@ def test_large_graph():
     symmetric = Laplacian(edge_index, num_nodes=4000, normalization="sym").to(torch.float64)
     torch.testing.assert_close(symmetric @ vectors, vectors - residual, rtol=0, atol=1e-8)
     assert int((values == 0).sum()) == min(20, lap.num_components)
+
+
+def test_many_components_are_diagonalised_by_all_cores(monkeypatch):
+    """The same eigenpairs; and the main thread keeps its threads."""
+    sizes = [3, 5, 5, 7, 1] * 4
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    paths = [
+        torch.stack((torch.arange(s - 1), torch.arange(1, s))) + start
+        for s, start in zip(sizes, starts, strict=True)
+    ]
+    half = torch.cat(paths, 1)
+    lap = Laplacian(torch.cat((half, half.flip(0)), 1), num_nodes=sum(sizes))
+    threads = torch.get_num_threads()
+    one_by_one = bunn.spectrum.block_spectrum(lap)
+    monkeypatch.setattr(bunn.spectrum, "MANY", 2)
+    by_cores = bunn.spectrum.block_spectrum(lap)
+    assert torch.get_num_threads() == threads
+    for ours, theirs in zip(by_cores.values, one_by_one.values, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    for values, vectors in zip(*by_cores, strict=True):
+        identity = torch.eye(vectors.size(1)).expand_as(vectors)
+        torch.testing.assert_close(vectors.mT @ vectors, identity, rtol=0, atol=1e-6)
+        assert vectors.shape == (*values.shape, values.size(1))

@@ -48,8 +48,8 @@ class Pack:
 
     @classmethod
     def of(cls, graphs: Sequence[Data]) -> Pack:
-        """Graphs that carry the same things: ``edge_...`` belongs to edges, what has a row for every
-        node to nodes, and what has one row to graphs."""
+        """Graphs that carry the same things: ``edge_...`` belongs to edges, what has a row for
+        every node to nodes, and what has one row to graphs."""
         first = graphs[0]
         of_nodes, of_edges, of_graphs = [], [], []
         for name in (name for name in first.to_dict() if name != "edge_index"):

@@ -111,7 +111,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
-    if known or (lap.origin is not None and lasts()):
+    if known or (lap.origin is not None and lap.origin.whole.has_room and lasts()):
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)

@@ -97,7 +97,7 @@ def _bases(lap: Laplacian, dtype: torch.dtype) -> tuple[list[Tensor], list[Tenso
 def _basis(lap: Laplacian, dtype: torch.dtype) -> Basis:
     """The same for components that are multiplied where they lie; cached."""
     if dtype not in lap.eigenpairs.bases:
-        if lap.origin is not None:
+        if lap.origin is not None and lap.origin.whole.has_room:
             found = _basis(lap.origin.whole.lap, dtype).part(lap.origin)
         else:
             root, blocks = lap.operator.before, lap.blocks
