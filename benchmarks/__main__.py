@@ -26,6 +26,7 @@ from benchmarks import (
     layer,
     memory,
     mines,
+    peptides,
     performance,
     report,
     reuse,
@@ -52,7 +53,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
-        *(diffusion, layer, memory, scaling, floors, rounding, reuse, mines),
+        *(diffusion, layer, memory, scaling, peptides, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
         *(gpu_accuracy, gpu_desync, gpu_seconds, gpu_tests),
     )

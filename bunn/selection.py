@@ -9,6 +9,7 @@ that it waits for nothing that a device does.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +38,14 @@ def _starts(count: Tensor) -> Tensor:
     return count.cumsum(0) - count
 
 
+def _sent(rows: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Rows of numbers that the host knows, on a device; nobody waits for their arrival."""
+    table = torch.stack(tuple(rows))
+    if device.type != "cuda":
+        return table.to(device)
+    return table.pin_memory().to(device, non_blocking=True)
+
+
 class Union:
     """Graphs one after the other, as one graph.
 
@@ -49,6 +58,7 @@ class Union:
     def __init__(self, edge_index: Tensor, num_nodes: Tensor, num_edges: Tensor) -> None:
         self.edge_index, self.num_nodes, self.num_edges = edge_index, num_nodes, num_edges
         self.total_nodes = int(num_nodes.sum())
+        self.node_starts, self.edge_starts = _starts(num_nodes), _starts(num_edges)
         self._wholes: dict[Normalization, Whole] = {}
 
     def __len__(self) -> int:
@@ -90,11 +100,11 @@ class Selection:
         num_nodes, num_edges = union.num_nodes[members], union.num_edges[members]
         self.union, self.members = union, members
         self.num_nodes = int(num_nodes.sum())
-        starts, edge_starts = _starts(union.num_nodes)[members], _starts(union.num_edges)[members]
-        table = torch.stack(
-            (members, starts, num_nodes, edge_starts, num_edges, starts - _starts(num_nodes))
-        ).to(union.edge_index.device)
-        self.graphs, start, count, edge_start, edge_count, self.shift = table
+        starts, edge_starts = union.node_starts[members], union.edge_starts[members]
+        self.graphs, start, count, edge_start, edge_count, self.shift = _sent(
+            (members, starts, num_nodes, edge_starts, num_edges, starts - _starts(num_nodes)),
+            union.edge_index.device,
+        )
         self.nodes, self.batch = ranges(start, count, self.num_nodes)
         self.edges, self._owner = ranges(edge_start, edge_count, int(num_edges.sum()))
 
@@ -136,9 +146,10 @@ class Whole:
         order = torch.argsort(self.sizes, stable=True)
         self.rank = torch.empty_like(order)
         self.rank[order] = torch.arange(order.numel())
-        row_lengths = crow.diff()
+        self.component_starts = _starts(self.sizes)
+        self.row_lengths = lap._crow.diff().long()
         self.longest_rows = torch.zeros_like(num_nodes).scatter_reduce(
-            0, owner, row_lengths, "amax"
+            0, owner, crow.diff(), "amax"
         )
 
     @property
@@ -154,11 +165,12 @@ class Whole:
         """The Laplacian of some graphs."""
         whole, members, nodes = self.lap, chosen.members, chosen.nodes
         count = int(self.num_entries[members].sum())
-        table = torch.stack((self.first_entries[members], self.num_entries[members]))
-        first, counts = table.to(nodes.device)
+        first, counts = _sent(
+            (self.first_entries[members], self.num_entries[members]), nodes.device
+        )
         entries, owner = ranges(first, counts, count)
         crow = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
-        torch.cumsum(whole._crow.diff()[nodes].long(), 0, out=crow[1:])
+        torch.cumsum(self.row_lengths[nodes], 0, out=crow[1:])
         walk = whole.aggregation("mean")
         assert walk.before is not None
         root = walk.before[nodes]
@@ -219,8 +231,11 @@ class ComponentsOf:
         """``(n,)`` the component of every node."""
         whole, chosen = self.whole, self.chosen
         count = whole.num_components[chosen.members]
-        shift = whole.first_components[chosen.members] - _starts(count)
-        return whole.lap.components[chosen.nodes] - shift.to(chosen.nodes.device)[chosen.batch]
+        (shift,) = _sent(
+            [whole.first_components[chosen.members] - _starts(count)], chosen.nodes.device
+        )
+        labels: Tensor = whole.lap.components[chosen.nodes] - shift[chosen.batch]
+        return labels
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -229,12 +244,12 @@ class ComponentsOf:
         count = whole.num_components[chosen.members]
         owner = torch.repeat_interleave(torch.arange(count.numel()), count)[self.order]
         ids, sizes = self.ids[self.order], self.sizes[self.order]
-        table = torch.stack((_starts(whole.sizes)[ids], sizes, owner)).to(device)
-        places, component = ranges(table[0], table[1], chosen.num_nodes)
-        order = whole.by_component[places] - chosen.shift[table[2]][component]
+        first, count, graph = _sent((whole.component_starts[ids], sizes, owner), device)
+        places, component = ranges(first, count, chosen.num_nodes)
+        order = whole.by_component[places] - chosen.shift[graph][component]
         rank, local = torch.empty_like(order), torch.empty_like(order)
         rank[order] = torch.arange(order.numel(), device=device)
-        local[order] = torch.arange(order.numel(), device=device) - _starts(table[1])[component]
+        local[order] = torch.arange(order.numel(), device=device) - _starts(count)[component]
         size, many = torch.unique(sizes, return_counts=True)
         return Blocks(order, rank, tuple(zip(many.tolist(), size.tolist(), strict=True)), local)
 
@@ -246,15 +261,15 @@ class ComponentsOf:
         by_size[whole.rank] = whole.sizes
         areas = round_up(by_size, ALIGNED).square()
         ranks = whole.rank[ids]
-        table = torch.stack((_starts(areas)[ranks], areas[ranks])).to(self.chosen.nodes.device)
-        return ranges(table[0], table[1], int(areas[ranks].sum()))[0]
+        first, count = _sent((_starts(areas)[ranks], areas[ranks]), self.chosen.nodes.device)
+        return ranges(first, count, int(areas[ranks].sum()))[0]
 
     def stacks(self) -> list[tuple[int, Tensor]]:
         """For each size of a component which stack of the union they are in, and where in it."""
         _, count = torch.unique(self.whole.sizes, return_counts=True)
         ranks = self.whole.rank[self.ids[self.order]]
         stack = torch.bucketize(ranks, count.cumsum(0), right=True)
-        place = (ranks - _starts(count)[stack]).to(self.chosen.nodes.device)
+        (place,) = _sent([ranks - _starts(count)[stack]], self.chosen.nodes.device)
         which, many = torch.unique(stack, return_counts=True)
         return list(zip(which.tolist(), place.split(many.tolist()), strict=True))
 
