@@ -60,13 +60,18 @@ class Union:
         self.total_nodes = int(num_nodes.sum())
         self.node_starts, self.edge_starts = _starts(num_nodes), _starts(num_edges)
         self._wholes: dict[Normalization, Whole] = {}
+        self._by_device = {edge_index.device: self}
 
     def __len__(self) -> int:
         return self.num_nodes.numel()
 
     def to(self, device: torch.device) -> Union:
-        """The same on another device."""
-        return Union(self.edge_index.to(device), self.num_nodes, self.num_edges)
+        """The same on another device, moved there once: what is known there stays known."""
+        if device not in self._by_device:
+            moved = Union(self.edge_index.to(device), self.num_nodes, self.num_edges)
+            moved._by_device = self._by_device
+            self._by_device[device] = moved
+        return self._by_device[device]
 
     def whole(self, normalization: Normalization) -> Whole:
         """The Laplacian of all graphs; built once."""

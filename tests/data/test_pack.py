@@ -124,6 +124,11 @@ def test_moving_is_done_once():
     pack = packed(LISTED)
     assert pack.to("cpu") is pack
     assert PackedGraphs(pack, torch.arange(2)).to("cpu").pack is pack
+    elsewhere = pack.to("meta")
+    assert elsewhere is pack.to("meta")
+    assert elsewhere.to("cpu") is pack
+    other = pack.transformed(RandomWalkEncoding(2))  # as another seed encodes it
+    assert other.to("meta").union is elsewhere.union
 
 
 @pytest.mark.gpu
