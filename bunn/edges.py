@@ -221,3 +221,15 @@ def _symmetric(
             "(torch_geometric.utils.to_undirected with reduce='mean')"
         )
     return 0.5 * (weight + reverse_weight)
+
+
+def add_loops(
+    nodes: Tensor, row: Tensor, col: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Adds a loop of weight one at every marked node, keeping the rows sorted."""
+    loops = nodes.nonzero().squeeze(1)
+    row = torch.cat((row, loops))
+    order = torch.sort(row, stable=True).indices
+    if weight is not None:
+        weight = torch.cat((weight, weight.new_ones(loops.numel())))[order]
+    return row[order], torch.cat((col, loops))[order], weight

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bunn.components import Blocks, component_labels
-from bunn.edges import Adjacency, check_no_gradient, read_edges
+from bunn.edges import Adjacency, add_loops, check_no_gradient, read_edges
 from bunn.kernels import cut_long_rows
 from bunn.kernels.arguments import Blocks as RowBlocks
 from bunn.kernels.grouping import group_rows
@@ -82,7 +82,7 @@ class Laplacian:
             degree = torch.zeros_like(degree).index_add_(0, row, weight)
         self._isolated = degree == 0
         if bool(self._isolated.any()):
-            row, col, weight = _add_loops(self._isolated, row, col, weight)
+            row, col, weight = add_loops(self._isolated, row, col, weight)
             degree = torch.where(self._isolated, 1.0, degree)
 
         index = torch.int32 if max(row.numel(), n) < 2**31 else torch.int64
@@ -377,18 +377,6 @@ def _without_added_loops(lap: Laplacian) -> Tensor:
 def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The precision sums are formed in: float64 for float64, float32 for everything below."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def _add_loops(
-    nodes: Tensor, row: Tensor, col: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Adds a loop of weight one at every marked node, keeping the rows sorted."""
-    loops = nodes.nonzero().squeeze(1)
-    row = torch.cat((row, loops))
-    order = torch.sort(row, stable=True).indices
-    if weight is not None:
-        weight = torch.cat((weight, weight.new_ones(loops.numel())))[order]
-    return row[order], torch.cat((col, loops))[order], weight
 
 
 def check_normalization(normalization: str) -> None:
