@@ -253,16 +253,23 @@ def round_up(number: Number, step: int) -> Number:
     return (number + step - 1) // step * step
 
 
+def sent(table: Tensor, device: torch.device) -> Tensor:
+    """Numbers that the host knows, on a device; nobody waits for their arrival."""
+    if device.type != "cuda" or table.is_cuda:
+        return table.to(device)
+    return table.pin_memory().to(device, non_blocking=True)
+
+
 def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:
     """The rows of all components, the largest of which are taken first."""
-    device = blocks.order.device
-    count, size = torch.tensor(blocks.shapes, device=device).unbind(1)
+    count, size = torch.tensor(blocks.shapes).unbind(1)  # on the host, which knows them
     sizes = torch.repeat_interleave(size, count)
     sides = round_up(sizes, ALIGNED)
     squares, parts = sides.square(), round_up(sizes, rows) // rows
-    owner = torch.repeat_interleave(torch.arange(sizes.numel(), device=device), parts)
-    part = torch.arange(owner.numel(), device=device) - (parts.cumsum(0) - parts)[owner]
+    owner = torch.repeat_interleave(torch.arange(sizes.numel()), parts)
+    part = torch.arange(owner.numel()) - (parts.cumsum(0) - parts)[owner]
     begin, first = squares.cumsum(0) - squares, sizes.cumsum(0) - sizes
     places = torch.stack((begin // ALIGNED**2, sides // ALIGNED, first, sizes), 1)
     table = torch.cat((places[owner], part.unsqueeze(1)), 1).flip(0)
-    return Tiles(table.to(torch.int32).contiguous(), blocks.order.to(torch.int32), rows)
+    table = sent(table.to(torch.int32).contiguous(), blocks.order.device)
+    return Tiles(table, blocks.order.to(torch.int32), rows)

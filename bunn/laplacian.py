@@ -252,7 +252,9 @@ class Laplacian:
         if dtype == self.dtype:
             return self
         if dtype not in self._siblings:
-            self._siblings[dtype] = self.to(dtype)
+            part = self.origin
+            same = self.to(dtype) if part is None else part.whole.to(dtype).part(part.chosen)
+            self._siblings[dtype] = same
         return self._siblings[dtype]
 
     def __matmul__(self, x: Tensor) -> Tensor:

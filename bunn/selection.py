@@ -16,14 +16,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bunn.components import ALIGNED, Blocks, round_up
+from bunn.components import ALIGNED, Blocks, round_up, sent
 from bunn.kernels import cut_long_rows, longest
 from bunn.laplacian import Laplacian, Normalization
-from bunn.operator import for_keeps
+from bunn.operator import before_compiling, for_keeps
 from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 #: Bytes of eigenvectors that are kept for all graphs; on a GPU an eighth of what it has.
 MEMORY = 2**32
+#: Nodes of the largest component whose eigenvectors are computed for the sake of others.
+LARGEST = 2048
 
 
 def ranges(start: Tensor, count: Tensor, total: int) -> tuple[Tensor, Tensor]:
@@ -39,11 +41,8 @@ def _starts(count: Tensor) -> Tensor:
 
 
 def _sent(rows: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Rows of numbers that the host knows, on a device; nobody waits for their arrival."""
-    table = torch.stack(tuple(rows))
-    if device.type != "cuda":
-        return table.to(device)
-    return table.pin_memory().to(device, non_blocking=True)
+    """Rows of numbers that the host knows, as a table on a device."""
+    return sent(torch.stack(tuple(rows)), device)
 
 
 class Union:
@@ -127,13 +126,17 @@ class Selection:
 class Whole:
     """The Laplacian of a union, and where in it the rows and components of graphs lie.
 
+    Attributes:
+        has_room: Whether the eigenvectors of all graphs may be computed, and kept.
+
     Args:
         lap: The Laplacian.
         num_nodes: ``(g,)`` of every graph, on the host.
     """
 
     def __init__(self, lap: Laplacian, num_nodes: Tensor) -> None:
-        self.lap = lap
+        self.lap, self._num_nodes = lap, num_nodes
+        self._siblings = {lap.dtype: self}
         crow = lap._crow.cpu().long()
         ends = num_nodes.cumsum(0)
         self.first_entries = crow[ends - num_nodes]
@@ -152,19 +155,25 @@ class Whole:
         self.rank = torch.empty_like(order)
         self.rank[order] = torch.arange(order.numel())
         self.component_starts = _starts(self.sizes)
+        self.has_room = self._has_room()
         self.row_lengths = lap._crow.diff().long()
         self.longest_rows = torch.zeros_like(num_nodes).scatter_reduce(
             0, owner, crow.diff(), "amax"
         )
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the eigenvectors of all graphs may be kept."""
-        device, area = self.lap.device, int(self.sizes.square().sum())
-        room = MEMORY
+    def _has_room(self) -> bool:
+        device, area, room = self.lap.device, int(self.sizes.square().sum()), MEMORY
         if device.type == "cuda":
             room = torch.cuda.get_device_properties(device).total_memory // 8
-        return area * self.lap.dtype.itemsize <= room
+        return int(self.sizes.max()) <= LARGEST and area * self.lap.dtype.itemsize <= room
+
+    def to(self, dtype: torch.dtype) -> Whole:
+        """The same in another precision; built once."""
+        if dtype not in self._siblings:
+            sibling = Whole(self.lap.to(dtype), self._num_nodes)
+            sibling._siblings = self._siblings
+            self._siblings[dtype] = sibling
+        return self._siblings[dtype]
 
     def part(self, chosen: Selection) -> Laplacian:
         """The Laplacian of some graphs."""
@@ -298,10 +307,13 @@ class PartOfEigenpairs(Eigenpairs):
         if self.blocks is None and not self._place.whole.has_room:
             return super().by_blocks(lap)
         if self.blocks is None:
-            values, vectors = self._place.whole.lap.block_spectrum()
-            stacks = self._place.stacks()
-            self.blocks = BlockSpectrum(
-                tuple(values[stack][place] for stack, place in stacks),
-                tuple(vectors[stack][place] for stack, place in stacks),
-            )
+            self.blocks = before_compiling(self._gathered)
         return self.blocks
+
+    def _gathered(self) -> BlockSpectrum:
+        values, vectors = self._place.whole.lap.block_spectrum()
+        stacks = self._place.stacks()
+        return BlockSpectrum(
+            tuple(values[stack][place] for stack, place in stacks),
+            tuple(vectors[stack][place] for stack, place in stacks),
+        )

@@ -54,6 +54,8 @@ def known_edges(edge_index: Tensor, build: Callable[[Normalization], Laplacian])
         edge_index: ``(2, e)`` edges of a graph all of whose nodes are known to ``build``.
         build: From a normalisation to the Laplacian. It must not hold on to ``edge_index``.
     """
+    if edge_index.is_inference():  # which is not remembered either
+        return
     key = id(edge_index)
     provided = _PROVIDED  # whose name is gone at the very end
     reference = weakref.ref(edge_index, lambda _: provided.pop(key, None))

@@ -215,3 +215,41 @@ def test_eigenvectors_of_all_graphs_that_take_too_much_are_not_kept(monkeypatch)
     assert part.eigenpairs.known
     assert not union.whole("sym").lap.eigenpairs.known
     torch.testing.assert_close(y, z, rtol=0, atol=1e-4)
+
+
+def test_one_large_component_is_not_diagonalised_for_others(monkeypatch):
+    monkeypatch.setattr(selection_module, "LARGEST", 8)
+    union = union_of(GRAPHS)  # one of which has nine nodes
+    part = union.select(torch.tensor([4, 6])).laplacian("sym")
+    x = torch.randn(part.num_nodes, 2)
+    with lasting():
+        bunn.diffuse(x, part, torch.full((2,), 5000.0))
+        bunn.diffuse(x, part, 3.0, method="spectral")
+    assert not union.whole("sym").lap.eigenpairs.known
+
+
+def test_other_precisions_are_parts_too():
+    union = union_of(GRAPHS)
+    for chosen in ([0, 4], [6, 1]):
+        part = union.select(torch.tensor(chosen)).laplacian("rw")
+        x = torch.randn(part.num_nodes, 3, dtype=torch.float64)
+        wide = part.matching(x)
+        assert wide.dtype == torch.float64
+        assert wide.origin.whole is union.whole("rw").to(torch.float64)  # built once
+        edges, n = batch_of([GRAPHS[i] for i in chosen])
+        anew = bunn.Laplacian(edges, num_nodes=n).to(torch.float64)
+        torch.testing.assert_close(wide @ x, anew @ x, rtol=1e-14, atol=1e-14)
+        for method in ("spectral", "chebyshev"):
+            y = bunn.diffuse(x, part, 7.0, method=method, tol=1e-12)
+            exact = bunn.diffuse(x, anew, 7.0, method="spectral", tol=1e-12)
+            torch.testing.assert_close(y, exact, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", ["auto", "spectral", "chebyshev"])
+def test_a_part_is_opaque_to_compilers(method):
+    part = union_of(GRAPHS).select(torch.tensor([0, 4])).laplacian("rw")
+    conv = bunn.BuNNConv(4, 4, num_bundles=2, method=method)
+    x = torch.randn(part.num_nodes, 4)
+    expected = conv(x, part)  # once without, for what the graph alone determines
+    faster = torch.compile(conv, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(faster(x, part), expected)

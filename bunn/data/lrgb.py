@@ -1,5 +1,6 @@
 """PascalVOC-SP of the Long Range Graph Benchmark (Dwivedi et al.,
-https://arxiv.org/abs/2206.08164), through PyG, with the split it comes with.
+https://arxiv.org/abs/2206.08164), through PyG, with the split it comes with. Features of nodes and
+edges are standardised, by the mean and the deviation of those in training graphs.
 
 Its peptides are read from the original files: :mod:`bunn.data.peptides`.
 """
@@ -33,6 +34,11 @@ def _load(options: NoOptions, root: Path) -> GraphDataset:
     parts = [list(part) for part in read_processed(root, FILES, outputs, _build)]
     for data in (graphs := [data for part in parts for data in part]):
         data.y = data.y.long()
+    for name in ("x", "edge_attr"):  # coordinates are in the hundreds, colours below one
+        training = torch.cat([data[name] for data in parts[0]]).double()
+        mean, std = training.mean(0), training.std(0).clamp(min=1e-6)
+        for data in graphs:
+            data[name] = ((data[name] - mean) / std).to(data[name].dtype)
     pack, rows = Pack.of(graphs), torch.arange(len(graphs)).split([len(part) for part in parts])
     split = Split(*(PackedGraphs(pack, members) for members in rows))
     first = split.train[0]

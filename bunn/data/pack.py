@@ -76,17 +76,21 @@ class Pack:
         return self.union.edge_index.device
 
     def whole(self) -> Data:
-        """All graphs as one, without what graphs carry."""
-        return Data(edge_index=self.union.edge_index, **self.nodes, **self.edges)
+        """All graphs as one, without what graphs carry; ``batch`` says whose nodes are whose."""
+        data = Data(edge_index=self.union.edge_index, **self.nodes, **self.edges)
+        graphs = torch.arange(len(self), device=self.device)
+        data.batch = graphs.repeat_interleave(self.union.num_nodes.to(self.device))
+        return data
 
     def transformed(self, transform: Callable[[Data], Data]) -> Pack:
         """The same graphs with what a transform makes of their nodes.
 
         Args:
-            transform: One that treats components apart and changes no edges, so that it does to all
-                graphs at once what it would do to each.
+            transform: One that treats graphs, or components, apart and changes no edges, so that it
+                does to all graphs at once what it would do to each.
         """
         data = transform(self.whole())
+        del data.batch
         if data.edge_index is not self.union.edge_index:
             raise ValueError(
                 f"transform={transform!r} changes edges; apply it to the graphs before they are "

@@ -9,7 +9,6 @@ needs neither ``rdkit`` nor ``ogb``. It lies in the cache folder. Copied to
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import gzip
 import hashlib
@@ -36,7 +35,7 @@ from bunn.data.mirror import check_archive, reading
 from bunn.data.pack import Pack, PackedGraphs
 from bunn.data.root import cache_root
 from bunn.data.smiles import MissingPackageError, featurise
-from bunn.data.transforms.cache import DamagedCacheWarning
+from bunn.data.transforms.cache import DamagedCacheWarning, UnwritableCacheWarning
 
 FOLDER = "peptides"
 FUNC = Task("graph", "multilabel", "average-precision")
@@ -162,7 +161,12 @@ def read_splits(content: bytes, count: int) -> dict[str, NDArray[np.int32]]:
         count: The number of rows.
     """
     splits = _ArraysOnly(io.BytesIO(content)).load()
-    parts = {part: np.asarray(splits[part], dtype=np.int32) for part in PARTS}
+    parts = {}
+    for part in PARTS:
+        rows = np.asarray(splits[part])
+        if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"its part {part!r} is no list of rows, one at least")
+        parts[part] = rows.astype(np.int32)
     every = np.sort(np.concatenate(list(parts.values())))
     if not np.array_equal(np.unique(every), every) or every[0] < 0 or every[-1] >= count:
         raise ValueError(f"its parts are not rows of the {count} of the table, each once at most")
@@ -173,7 +177,7 @@ def read_table(name: str, root: Path, verify: bool = True) -> tuple[list[str], A
     """SMILES, and targets and parts, from the original files."""
     table, splits = ORIGINALS[name]
     with reading(root, [table.file]):
-        text = gzip.decompress(table.read(root, verify)).decode()
+        text = gzip.decompress(table.read(root, verify)).decode("utf-8-sig")
         rows = list(csv.DictReader(io.StringIO(text)))
         smiles, targets = [row["smiles"] for row in rows], TARGETS[name](rows)
     with reading(root, [splits.file]):
@@ -243,6 +247,8 @@ def load_arrays(name: str, root: Path, verify: bool = True) -> Arrays:
     if carried.is_file():
         return _carried(name, carried, verify)
     source = _source(name, root)
+    if verify and not np.array_equal(source, _source(name)):
+        read_table(name, root)  # which says what is wrong
     path = cache_root() / FOLDER / f"{name}.npz"
     if path.is_file():
         try:
@@ -256,8 +262,15 @@ def load_arrays(name: str, root: Path, verify: bool = True) -> Arrays:
                 stacklevel=2,
             )
     arrays = pack(name, root, verify)
-    with contextlib.suppress(OSError):  # no cache is no error
+    try:
         _write(path, arrays)
+    except OSError as error:
+        warnings.warn(
+            f"nothing can be kept in {path.parent} ({error.strerror or error}); molecules are read "
+            "each time: set BUNN_CACHE to a writable folder with space left",
+            UnwritableCacheWarning,
+            stacklevel=2,
+        )
     return arrays
 
 

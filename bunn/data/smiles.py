@@ -1,7 +1,7 @@
 """SMILES to graphs by the featurisation of ``ogb``, in as many processes as there are cores.
 
-This file is also what the processes run: it reads one SMILES a line and writes the graphs as a
-NumPy archive. It imports neither torch nor the rest of the package, so that a process starts in a
+This file is also what the processes run: it reads a list of SMILES as JSON and writes the graphs as
+a NumPy archive. It imports neither torch nor the rest of the package, so that a process starts in a
 fraction of a second, whatever program asked for it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def featurise(
 def _in_a_process(smiles: Sequence[str]) -> Arrays:
     done = subprocess.run(
         [sys.executable, "-P", __file__],
-        input="\n".join(smiles).encode(),
+        input=json.dumps(list(smiles)).encode(),
         capture_output=True,
         check=False,
     )
@@ -86,15 +87,18 @@ def read_molecules(smiles: Iterable[str]) -> Arrays:
     with rdBase.BlockLogs():  # what it says of a molecule, an error says, too
         for text in smiles:
             try:
-                graphs.append(smiles2graph(text))
+                graph = smiles2graph(text)
             except Exception as error:  # of a molecule that is none, ogb reads attributes
                 raise ValueError(f"{text!r} is no molecule") from error
+            if graph["num_nodes"] == 0:
+                raise ValueError(f"{text!r} is a molecule without atoms")
+            graphs.append(graph)
     # ogb lists both directions of a bond, one after the other.
-    bonds = [graph["edge_index"][:, ::2].T.astype(np.uint16) for graph in graphs]
+    bonds = [graph["edge_index"][:, ::2].T.astype(np.uint32) for graph in graphs]
     features = [graph["edge_feat"][::2].astype(np.uint8) for graph in graphs]
     return {
-        "num_nodes": np.array([graph["num_nodes"] for graph in graphs], dtype=np.uint16),
-        "num_bonds": np.array([len(pairs) for pairs in bonds], dtype=np.uint16),
+        "num_nodes": np.array([graph["num_nodes"] for graph in graphs], dtype=np.uint32),
+        "num_bonds": np.array([len(pairs) for pairs in bonds], dtype=np.uint32),
         "atoms": np.concatenate([graph["node_feat"].astype(np.uint8) for graph in graphs]),
         "bonds": np.concatenate(bonds),
         "bond_features": np.concatenate(features),
@@ -104,7 +108,7 @@ def read_molecules(smiles: Iterable[str]) -> Arrays:
 def main() -> None:
     """Standard input to standard output."""
     try:
-        arrays = read_molecules(sys.stdin.read().splitlines())
+        arrays = read_molecules(json.load(sys.stdin))
     except ValueError as error:
         sys.exit(str(error))
     buffer = io.BytesIO()

@@ -111,7 +111,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
-    if known or (lap.origin is not None and lap.origin.whole.has_room and lasts()):
+    if known or _has_eigenvectors(lap):
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
@@ -137,7 +137,7 @@ def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix
 
 def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
     """The same times, those so large that the limit is exact to ``tol`` taken for infinite."""
-    if time.upper is None or tol >= 1:
+    if time.upper is None or tol >= 1 or _has_eigenvectors(lap):
         return time
     # Learned times keep their gradient, which is below tol then, but not nothing; unless they have
     # run away, so far that no polynomial would follow.
@@ -159,6 +159,11 @@ def saturate(time: Time, lap: Laplacian, tol: float) -> Time:
             return Time(math.inf, math.inf, math.inf)
         upper = float(rest.max())
     return replace(time, value=value, infinite=infinite, upper=upper, degree=None)
+
+
+def _has_eigenvectors(lap: Laplacian) -> bool:
+    """Whether it is a batch whose graphs are worth diagonalising, once for all batches."""
+    return lap.origin is not None and lap.origin.whole.has_room and lasts()
 
 
 def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine) -> float:

@@ -329,10 +329,12 @@ def measured(
     name: str,
     request: Request,
     called: str | None = None,
+    recorded: str | None = None,
 ) -> Iterator[Result]:
     """Trains as was asked for, a run at a time, and says after each what there is.
 
-    The model is ``called`` so in the table, or by its own name.
+    The model is ``called`` so in the table, or by its own name; and so is the folder in which it is
+    ``recorded``, unless another has the same runs.
 
     With other epochs a preset is another one, and is called so. Runs of the same configuration that
     the result file has already, from another machine say, stay in it until they are done again.
@@ -347,7 +349,7 @@ def measured(
         name = f"{name}-{request.epochs}-epochs"
     called = called or config.architecture
     stem = f"{config.dataset}-{called}-{name}"
-    folder = request.runs / stem
+    folder = request.runs / f"{config.dataset}-{recorded or called}-{name}"
     there = {f"split{split}-seed{seed}" for split, seed in runs}
     there |= {place.parent.name for place in folder.glob("*/result.json")}
     before = _measured_before(request.results / experiment / f"{stem}.json", config, there)

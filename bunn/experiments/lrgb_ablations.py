@@ -22,6 +22,8 @@ TABLES = {
 }
 #: What is changed.
 BASE = "released"
+#: What is to be said of rows.
+NOTES = {"bunn-no-weights": "as wide as with W and b, so with about half of the parameters"}
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,20 @@ def jobs(request: Request) -> list[Job]:
 
 def cell(watcher: Watcher, row: Row, count: int, request: Request) -> Path:
     """Measures one cell and writes its result file, after every seed."""
-    runs = [(0, seed) for seed in range(count)]
-    apart = replace(request, runs=request.runs / row.table)
+    runs, config = [(0, seed) for seed in range(count)], row.config()
+    # What is not changed is trained once, and not again if ``bunn reproduce lrgb`` has done so.
+    same = config == preset(row.dataset, "bunn", BASE)
+    place = request.runs.parent / "lrgb" if same else request.runs / row.table
     for result in measured(
-        watcher, row.config(), runs, row.table, "paper", apart, called=row.model
+        watcher,
+        config,
+        runs,
+        row.table,
+        BASE,
+        replace(request, runs=place),
+        called=row.model,
+        recorded="bunn" if same else None,
     ):
-        path = result.write(request.results)
+        notes = NOTES.get(row.model, "")
+        path = replace(result, experiment=row.table, notes=notes).write(request.results)
     return path

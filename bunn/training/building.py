@@ -15,28 +15,27 @@ from bunn.training.options import ConfigError
 
 def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
     """The model of an experiment, for the sizes of its dataset."""
-    encoder, channels = _node_encoder(config, dataset), dataset.in_channels
+    channels = config.encoding.features(dataset.in_channels)
+    if config.training.label_inputs is not None:
+        channels += label_channels(dataset)
     if dataset.encoder is not None and config.encoding.changes_features:
         raise ConfigError(
             f"encoding has degree, quantiles or pe_as=features, but features of {dataset.name} "
             "go through an encoder of their own, which has no place for them; leave them out"
         )
-    channels = config.encoding.features(channels)
-    if config.training.label_inputs is not None:
-        channels += label_channels(dataset)
     return MODELS[config.architecture].build(
         config.model,
         channels,
         dataset.out_channels,
         pooling="mean" if dataset.task.level == "graph" else None,
         pe_channels=config.encoding.channels,
-        encoder=encoder,
+        encoder=_node_encoder(config, dataset, channels),
         edge_channels=dataset.edge_channels,
         edge_encoder=dataset.edge_encoder and dataset.edge_encoder(config.model.hidden_channels),
     )
 
 
-def _node_encoder(config: Config, dataset: GraphDataset) -> nn.Module | None:
+def _node_encoder(config: Config, dataset: GraphDataset, channels: int) -> nn.Module | None:
     """The encoder of features and, where it reads them, of positional encodings; :obj:`None` for
     the model's own."""
     encoding, width = config.encoding, config.model.hidden_channels
@@ -56,4 +55,4 @@ def _node_encoder(config: Config, dataset: GraphDataset) -> nn.Module | None:
         )
     if dataset.encoder is not None:
         return PositionalEncoder(dataset.encoder(width), positions)
-    return PositionalEncoder(Linear(encoding.features(dataset.in_channels), width), positions)
+    return PositionalEncoder(Linear(channels, width), positions)

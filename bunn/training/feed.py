@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -285,7 +284,10 @@ class _Beside(BaseTransform):  # type: ignore[misc]
     def forward(self, data: Data) -> Data:
         columns = [data.x]
         if "lap_pe" in data:
-            columns.append(data.lap_pe * math.sqrt(data.lap_pe.size(0)))
+            size = data.lap_pe.new_full((1, 1), data.num_nodes)
+            if "batch" in data:
+                size = torch.bincount(data.batch)[data.batch].unsqueeze(1)
+            columns.append(data.lap_pe * size.sqrt())
             del data.lap_pe, data.lap_eigenvalues
         if "rwse" in data:
             columns.append(data.rwse)

@@ -9,7 +9,7 @@ from torch_geometric.data import Batch, Data
 import bunn
 from bunn.data.dataset import GraphList, Split
 from bunn.data.pack import Pack, PackedGraphs
-from bunn.data.transforms import LaplacianEncoding, RandomWalkEncoding
+from bunn.data.transforms import DegreeEncoding, LaplacianEncoding, RandomWalkEncoding
 from bunn.sharing import laplacian_of
 from bunn.theory import graphs as shapes
 from bunn.training import Encoding
@@ -88,7 +88,10 @@ def test_a_batch_knows_its_laplacian():
     assert origin.whole is whole  # which is built once
 
 
-@pytest.mark.parametrize("transform", [LaplacianEncoding(3), RandomWalkEncoding(4)])
+@pytest.mark.parametrize(
+    "transform",
+    [LaplacianEncoding(3), RandomWalkEncoding(4), DegreeEncoding(), DegreeEncoding(attr=None)],
+)
 def test_a_transform_of_all_is_that_of_each(transform):
     graphs = PackedGraphs(packed(LISTED).transformed(transform), torch.arange(6))
     for ours, data in zip(graphs, LISTED, strict=True):
@@ -96,6 +99,19 @@ def test_a_transform_of_all_is_that_of_each(transform):
         assert ours.to_dict().keys() == theirs.to_dict().keys()
         for name in theirs.to_dict():
             torch.testing.assert_close(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("quantiles", [0, 3])
+def test_encodings_among_features_are_those_of_each_graph(quantiles):
+    encoding = Encoding(
+        lap_pe=2, rwse=2, pe_as="features", flip_signs=False, degree=True, quantiles=quantiles
+    )
+    graphs = PackedGraphs(packed(LISTED), torch.arange(6))
+    ours = encode(Split(graphs, graphs, graphs), encoding).train
+    listed = GraphList([data.clone() for data in LISTED])
+    theirs = encode(Split(listed, listed, listed), encoding).train
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.x, other.x)
 
 
 def test_a_transform_that_changes_edges_is_refused():
@@ -135,13 +151,17 @@ def test_moving_is_done_once():
 def test_on_a_gpu_a_batch_is_gathered_without_waiting():
     graphs = PackedGraphs(packed(LISTED), torch.arange(6)).to("cuda")
     assert graphs.pack is graphs.to("cuda").pack
-    graphs.pack.union.whole("sym")
+    graphs.pack.union.whole("sym").lap.block_spectrum()
+    first = graphs.collate(torch.tensor([0, 3]))  # which lays out the eigenvectors of all
+    known = laplacian_of(first.edge_index, None, first.num_nodes, "sym")
+    bunn.diffuse(torch.ones(first.num_nodes, 4, device="cuda"), known, 2.0, method="spectral")
     chosen = torch.tensor([5, 1, 0, 2])
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         batch = graphs.collate(chosen)
         lap = laplacian_of(batch.edge_index, None, batch.num_nodes, "sym")
+        bunn.diffuse(torch.ones(batch.num_nodes, 4, device="cuda"), lap, 2.0, method="spectral")
     finally:
         torch.cuda.set_sync_debug_mode("default")
     theirs = Batch.from_data_list([LISTED[i] for i in chosen.tolist()])
@@ -159,3 +179,11 @@ def test_targets_may_belong_to_nodes():
     assert set(pack.nodes) == {"x", "y"}
     batch = PackedGraphs(pack, torch.arange(6)).collate(torch.tensor([3, 1]))
     assert torch.equal(batch.y, torch.cat((listed[3].y, listed[1].y)))
+
+
+def test_a_pack_may_be_read_in_inference_mode():
+    graphs = PackedGraphs(packed(LISTED), torch.arange(6))
+    with torch.inference_mode():
+        batch = graphs.collate(torch.tensor([0, 3]))
+        y = bunn.BuNN(3, 8, 1, 2, num_bundles=2)(batch.x, batch.edge_index)
+    assert y.shape == (14, 2)

@@ -1,5 +1,6 @@
 """Peptides from the original files: values, the packed file, and what may be wrong with either."""
 
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -18,7 +19,7 @@ from bunn.data import DATASETS, MissingDataError, load_dataset, peptides, smiles
 from bunn.data.encoders import ATOM_FEATURES, BOND_FEATURES
 from bunn.data.peptides import PeptidesOptions, read_splits
 from bunn.data.smiles import MissingPackageError
-from bunn.data.transforms import DamagedCacheWarning
+from bunn.data.transforms import DamagedCacheWarning, UnwritableCacheWarning
 from tests.data.raw_files import SMILES, real_root, write, write_peptides
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ogb") is None, reason="needs bunn[chem]")
@@ -81,6 +82,15 @@ def test_parts_and_targets_are_those_of_the_files(name, root):
         values = torch.from_numpy(random.standard_normal((9, 11)))
         torch.testing.assert_close(y, ((values - values.mean(0)) / values.std(0)).float())
     assert table.is_file()
+
+
+@pytest.mark.parametrize("portion", [4, 100])
+@pytest.mark.parametrize("blank", ["", "C\u2028C"])
+def test_no_molecule_is_lost_or_made_up(blank, portion, monkeypatch):
+    """Others would have its labels."""
+    monkeypatch.setattr(smiles, "PORTION", portion)
+    with pytest.raises(ValueError, match=r"is (no molecule|a molecule without atoms)"):
+        smiles.featurise([*SMILES[:3], blank, *SMILES[3:]])
 
 
 def test_many_molecules_take_many_processes(monkeypatch):
@@ -195,6 +205,25 @@ def test_other_files_of_the_same_form_may_be_asked_for(root):
     with pytest.raises(ValueError, match="md5"):
         load_dataset("peptides-func", root)
     assert load_dataset("peptides-func", root, PeptidesOptions(verify=False)).out_channels == 10
+    with pytest.raises(ValueError, match="md5"):  # though the cache has them now
+        load_dataset("peptides-func", root)
+
+
+def test_a_table_may_have_been_through_a_spreadsheet(root):
+    """Which puts a mark at its beginning, and ends lines its own way."""
+    write_peptides(root, "peptides-func")
+    file = root / DATASETS["peptides-func"].files[0]
+    text = gzip.decompress(file.read_bytes()).decode()
+    file.write_bytes(gzip.compress(b"\xef\xbb\xbf" + text.encode()))
+    assert load_dataset("peptides-func", root, PeptidesOptions(verify=False)).out_channels == 10
+
+
+def test_no_place_for_the_packed_file_is_a_warning(root, tmp_path, monkeypatch):
+    write_peptides(root, "peptides-func")
+    write(tmp_path / "file", b"")
+    monkeypatch.setenv("BUNN_CACHE", str(tmp_path / "file" / "below"))
+    with pytest.warns(UnwritableCacheWarning, match="molecules are read each time: set BUNN_CACHE"):
+        assert load_dataset("peptides-func", root).out_channels == 10
 
 
 class Hostile:
@@ -215,6 +244,12 @@ def test_a_hostile_split_is_not_run(root, tmp_path):
     with pytest.raises(ValueError, match=r"it names posix\.mkdir"):
         load_dataset("peptides-func", root, PeptidesOptions(verify=False))
     assert not os.path.exists(trap)
+
+
+@pytest.mark.parametrize("part", [[], [0.7, 1.2], [[0, 1]], ["a"]])
+def test_a_part_that_is_no_list_of_rows_is_named(part):
+    with pytest.raises(ValueError, match="its part 'val' is no list of rows"):
+        read_splits(pickle.dumps({"train": [0], "val": part, "test": [1]}), 5)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def little(tmp_path):
 def request(folder: Path, experiment: str = "lrgb", **options) -> Request:
     return Request(
         experiment,
-        folder / "runs",
+        folder / "runs" / experiment,
         folder / "results",
         "bunn reproduce",
         device="cpu",
@@ -87,7 +87,8 @@ def test_presets_keep_to_the_protocol_and_to_the_budget(cell):
     low = 300_000 if cell == (STRUCT, "bunn", "released") else 440_000  # as it was released
     assert low < num_parameters(config) <= lrgb.BUDGET
     assert config.optimizer.name == "adamw"
-    assert config.optimizer.clip == 1.0
+    unclipped = dataset == VOC and model in ("gcn", "gine", "gatedgcn")
+    assert config.optimizer.clip == (None if unclipped else 1.0)
     assert config.training.balanced == (dataset == VOC)
     if model == "bunn":
         assert config.optimizer.weight_decay == 0.2
@@ -118,9 +119,13 @@ def test_times_do_not_decay():
     optimizer = build_optimizer(config.optimizer, model, fused=False)
     times = {id(part.log_time) for part in model.modules() if isinstance(part, DiffusionTime)}
     assert len(times) == 4
-    for group in optimizer.param_groups:
-        held = {id(parameter) for parameter in group["params"]} & times
-        assert not held or group["weight_decay"] == 0
+    held = {
+        id(parameter): group["weight_decay"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert {held[time] for time in times} == {0}
+    assert set(held.values()) == {0, 0.2}
 
 
 def test_the_cayley_transform_is_the_map_of_the_released_code():
@@ -194,6 +199,7 @@ def test_ablations_fill_both_tables(little):
     for name, rows in lrgb_ablations.TABLES.items():
         found = {result.model: result for result in results if result.experiment == name}
         assert set(found) == set(rows)
+        assert {result.preset for result in found.values()} == {"released-5-epochs"}
         assert tables_for(results, name)
     kinds = {result.model: result.options for result in results}
     assert kinds["bunn-rwse"]["encoding"]["rwse"] == 20
@@ -201,6 +207,11 @@ def test_ablations_fill_both_tables(little):
     assert kinds["bunn-no-pe"]["encoding"] == lrgb_options_without_encodings()
     assert kinds["bunn-no-weights"]["model"]["weight"] is False
     assert kinds["bunn-no-weights"]["model"]["bias"] is None
+    values = {result.model: result.test for result in results}
+    assert values["bunn"] == values["bunn-rwse"]  # which is the same
+    trained = {path.parent.parent.name for path in little.rglob("result.json")}
+    names_of = ("bunn", "bunn-lpe", "bunn-no-pe", "bunn-no-weights")
+    assert trained == {f"{FUNC}-{name}-released-5-epochs" for name in names_of}
     with pytest.raises(ConfigError, match="not of pascalvoc-sp"):
         jobs_of(request(little, "ablations", datasets=(VOC,)))
 

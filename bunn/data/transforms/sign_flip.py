@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
+from bunn.components import sent
+
 
 class RandomSignFlip(BaseTransform):  # type: ignore[misc]
     """Multiplies every eigenvector of every graph by a random sign, anew at each call.
@@ -70,5 +72,5 @@ def flip_signs(
         batch_size = int(batch.max()) + 1 if batch.numel() else 0
     device = torch.device("cpu") if generator is None else generator.device
     flips = torch.randint(2, (batch_size, pe.size(1)), generator=generator, device=device)
-    signs = (1 - 2 * flips).to(pe.device, pe.dtype)
+    signs = sent((1 - 2 * flips).to(pe.dtype), pe.device)
     return pe * (signs if batch is None else signs[batch])
