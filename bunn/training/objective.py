@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -22,8 +23,27 @@ from torchmetrics.classification import (
     MultilabelF1Score,
 )
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
+from torchmetrics.utilities import dim_zero_cat
 
 from bunn.data import Task
+
+
+class LabelAveragePrecision(MultilabelAveragePrecision):
+    """The mean over labels of the average precision, as the Long Range Graph Benchmark has it: over
+    those that are there, and are not there, in some examples. A label that nobody has says nothing.
+    """
+
+    def __init__(self, num_labels: int, **keywords: Any) -> None:
+        super().__init__(num_labels, average=None, **keywords)
+
+    def compute(self) -> Tensor:  # type: ignore[override]  (as its parent's is)
+        target = dim_zero_cat(self.target)
+        counts = (target == 1).any(0) & (target == 0).any(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of labels that do not count
+            values: Tensor = super().compute()
+        return torch.where(counts, values, 0.0).sum() / counts.sum()
+
 
 #: Metrics that are better when smaller; all others are better when larger.
 ERRORS = frozenset({"mae", "mse"})
@@ -40,7 +60,7 @@ METRICS: dict[tuple[str, str], tuple[type[Metric], str | None, dict[str, Any]]] 
     ("roc-auc", "multiclass"): (MulticlassAUROC, "num_classes", {}),
     ("roc-auc", "multilabel"): (MultilabelAUROC, "num_labels", {}),
     ("average-precision", "binary"): (BinaryAveragePrecision, None, {}),
-    ("average-precision", "multilabel"): (MultilabelAveragePrecision, "num_labels", {}),
+    ("average-precision", "multilabel"): (LabelAveragePrecision, "num_labels", {}),
     ("macro-f1", "multiclass"): (MulticlassF1Score, "num_classes", {"average": "macro"}),
     ("macro-f1", "binary"): (MulticlassF1Score, None, {"num_classes": 2, "average": "macro"}),
     ("macro-f1", "multilabel"): (MultilabelF1Score, "num_labels", {"average": "macro"}),

@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 from bunn.data import GraphDataset, Split, Task, load_dataset
 from bunn.training import Config, ConfigError, train
 from bunn.training.building import build_model
+from bunn.training.drive import Driver
 from bunn.training.labels import ShownLabels
 from bunn.training.run import Output
 from tests.training.test_run import run_of
@@ -226,3 +227,12 @@ def test_an_encoder_has_no_place_for_labels():
 def test_a_share_lies_between_nothing_and_all(share):
     with pytest.raises(ValueError, match="share between 0 and 1"):
         Config("minesweeper-board", training={"label_inputs": share})
+
+
+def test_labels_stand_beside_encodings_that_are_encoded():
+    encoding = {"rwse": 3, "pe_as": "encoder", "rwse_channels": 2}
+    run = run_of(
+        tiny("minesweeper-board", encoding=encoding, training={"label_inputs": 0.5, "epochs": 2})
+    )
+    Driver([run]).train_epoch()
+    assert run.model.encoder.features.in_channels > load_dataset("minesweeper-board").in_channels

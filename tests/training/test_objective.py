@@ -240,3 +240,17 @@ def test_classes_may_be_weighed_by_what_is_not_of_them():
     torch.testing.assert_close(objective.loss(output, target), expected)
     with pytest.raises(ValueError, match="balanced=True weighs classes, but the task is binary"):
         Objective(Task("node", "binary", "roc-auc"), 1, balanced=True)
+
+
+def test_labels_that_nobody_or_everybody_has_do_not_count():
+    """As in the evaluator of the Long Range Graph Benchmark."""
+    objective = Objective(Task("graph", "multilabel", "average-precision"), 4)
+    output = torch.randn(12, 4)
+    target = torch.randint(0, 2, (12, 4)).float()
+    target[:2], target[:, 1], target[:, 3] = torch.tensor([[0.0], [1.0]]), 0.0, 1.0
+    metric = objective.metric()
+    for rows in (slice(0, 5), slice(5, 12)):
+        metric.update(*objective.prepared(output[rows], target[rows]))
+    scores, labels = output.numpy(), target.numpy()
+    expected = [average_precision(scores[:, i], labels[:, i]) for i in (0, 2)]
+    assert float(metric.compute()) == pytest.approx(np.mean(expected), rel=1e-5)
