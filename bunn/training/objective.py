@@ -36,7 +36,7 @@ class LabelAveragePrecision(MultilabelAveragePrecision):
     def __init__(self, num_labels: int, **keywords: Any) -> None:
         super().__init__(num_labels, average=None, **keywords)
 
-    def compute(self) -> Tensor:  # type: ignore[override]  (as its parent's is)
+    def compute(self) -> Tensor:  # type: ignore[override]
         target = dim_zero_cat(self.target)
         counts = (target == 1).any(0) & (target == 0).any(0)
         with warnings.catch_warnings():
