@@ -30,6 +30,7 @@ from bunn.training.record import differences
 if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.storages import BaseStorage
+    from optuna.storages.journal import JournalFileSymlinkLock
     from optuna.trial import FrozenTrial
 
 #: A trial's first run is compared with those of others as often, at equal shares of its epochs.
@@ -224,16 +225,34 @@ def _storage(place: str) -> BaseStorage:
     path = Path(place).absolute()  # its lock is a link to it
     path.parent.mkdir(parents=True, exist_ok=True)
     _mend(path)
-    return JournalStorage(JournalFileBackend(str(path)))
+    return JournalStorage(JournalFileBackend(str(path), _lock(path)))
+
+
+def _lock(path: Path) -> JournalFileSymlinkLock:
+    """Optuna's lock of a journal, which can be interrupted at any time.
+
+    Where Ctrl-C comes while it is released, it looks for a file that is not there, and what is
+    raised is that.
+    """
+    from optuna.storages.journal import JournalFileSymlinkLock  # noqa: PLC0415
+
+    class Lock(JournalFileSymlinkLock):
+        def release(self) -> None:
+            try:
+                super().release()
+            except FileNotFoundError as error:
+                with suppress(RuntimeError):  # it may be released by now
+                    super().release()
+                raise (error.__context__ or error) from None
+
+    return Lock(str(path))
 
 
 def _mend(path: Path) -> None:
     """Takes away the line that somebody was kept from writing to its end, by a full disk say."""
-    from optuna.storages.journal import JournalFileSymlinkLock  # noqa: PLC0415
-
     if not path.is_file() or path.read_bytes()[-1:] in (b"", b"\n"):
         return
-    lock = JournalFileSymlinkLock(str(path))
+    lock = _lock(path)
     lock.acquire()
     try:
         content = path.read_bytes()  # again: it may have been finished meanwhile

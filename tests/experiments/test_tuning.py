@@ -11,7 +11,7 @@ import pytest
 import torch
 from optuna.trial import TrialState, create_trial
 
-from bunn.experiments import tuning
+from bunn.experiments import studies, tuning
 from bunn.experiments.presets import find_preset
 from bunn.experiments.results import read_results
 from bunn.experiments.spaces import parse_spaces
@@ -445,3 +445,29 @@ def test_what_results_belong_to():
     names = ("roman-empire", "chameleon-filtered", "cora", "barbell")
     belongs = ["heterophilous", "heterophilous", "train", "train"]
     assert [tuning.experiment_of(name) for name in names] == belongs
+
+
+@pytest.mark.parametrize("when", ["rename", "unlink"])
+def test_a_lock_may_be_interrupted_while_it_is_released(when, tmp_path, monkeypatch):
+    """Before it is renamed, and after it is gone: what is raised is the interrupt."""
+    path = tmp_path / "journal.log"
+    path.touch()
+    lock, called = studies._lock(path), []
+    lock.acquire()
+    real = getattr(os, when)
+
+    def interrupted(*arguments):
+        called.append(arguments)
+        if when == "unlink":
+            real(*arguments)
+        if len(called) == 1:
+            raise KeyboardInterrupt
+        return real(*arguments) if when == "rename" else None
+
+    monkeypatch.setattr(os, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock.release()
+    monkeypatch.undo()
+    assert [file.name for file in tmp_path.iterdir()] == ["journal.log"]
+    assert lock.acquire()  # at once
+    lock.release()
