@@ -30,13 +30,13 @@ LARGEST = 2048
 
 def ranges(start: Tensor, count: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """``start[0], start[0] + 1, ...``, ``count[0]`` of them, and so on, ``(total,)``; and whose."""
-    nobody = torch.arange(count.numel(), device=count.device)
-    owner = torch.repeat_interleave(nobody, count, output_size=total)
-    first = count.cumsum(0) - count
-    return torch.arange(total, device=count.device) + (start - first)[owner], owner
+    owners = torch.arange(count.numel(), device=count.device)
+    owner = torch.repeat_interleave(owners, count, output_size=total)
+    return torch.arange(total, device=count.device) + (start - _starts(count))[owner], owner
 
 
 def _starts(count: Tensor) -> Tensor:
+    """Where each begins, of things one after the other."""
     return count.cumsum(0) - count
 
 
@@ -85,7 +85,7 @@ class Union:
         """Some of the graphs.
 
         Args:
-            members: ``(k,)`` int64 on the host; none twice is not asked for.
+            members: ``(k,)`` int64 on the host, in any order; one may be there twice.
         """
         return Selection(self, members)
 

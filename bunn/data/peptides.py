@@ -223,7 +223,11 @@ def _source(name: str, root: Path | None = None) -> NDArray[np.uint8]:
 def _read(path: Path) -> Arrays:
     check_archive(path)
     with np.load(path, allow_pickle=False) as archive:
-        return {key: archive[key] for key in archive.files}
+        arrays = {key: archive[key] for key in archive.files}
+    sizes = (arrays["num_nodes"].sum(), arrays["num_bonds"].sum(), len(arrays["num_nodes"]))
+    if sizes != tuple(len(arrays[key]) for key in ("atoms", "bonds", "targets")):
+        raise ValueError("its arrays do not belong together")
+    return arrays
 
 
 def _carried(name: str, path: Path, verify: bool) -> Arrays:
