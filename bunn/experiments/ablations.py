@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bunn.experiments.heterophilous import measured, preset
+from bunn.experiments.heterophilous import preset
 from bunn.experiments.jobs import Job
 from bunn.experiments.request import Request
+from bunn.experiments.requested import measured
 from bunn.training import Config, ConfigError
 from bunn.training.options import nearest
 from bunn.training.watch import Watcher

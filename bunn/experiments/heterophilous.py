@@ -23,21 +23,17 @@ On the smaller relatives of the five all models have ``small``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bunn.baselines import BASELINES
-from bunn.data import DATASETS, data_root
 from bunn.data.heterophilous import SPECS
 from bunn.experiments.jobs import Job
-from bunn.experiments.measure import apart, combined, measure_split_by_split
 from bunn.experiments.request import Request
-from bunn.experiments.results import Result
+from bunn.experiments.requested import datasets_asked, measured, presets_asked
 from bunn.training import Config, ConfigError, Optimizer, Training
 from bunn.training.models import BuNNOptions
-from bunn.training.options import nearest
 from bunn.training.watch import Watcher
 
 EXPERIMENT = "heterophilous"
@@ -265,24 +261,13 @@ def jobs(request: Request) -> list[Job]:
         )
         for dataset in datasets_of(request)
         for model in request.models or MODELS
-        for name in presets_of(request, dataset, model)
+        for name in presets_asked(request, dataset, model, names(dataset, model))
     ]
 
 
 def datasets_of(request: Request) -> tuple[str, ...]:
     """Those asked for; or of the five those that are here."""
-    for dataset in request.datasets or ():
-        if dataset not in (*FIVE, *SMALL):
-            raise ConfigError(
-                f"--datasets: there is no {dataset!r} here; {nearest(dataset, (*FIVE, *SMALL))}"
-            )
-    if request.datasets:
-        return request.datasets
-    root = data_root(request.data_root)
-    present = tuple(name for name in FIVE if DATASETS[name].is_present(root))
-    if not present:
-        DATASETS[FIVE[0]].require(root)
-    return present
+    return datasets_asked(request, (*FIVE, *SMALL), FIVE)
 
 
 def splits_of(request: Request) -> tuple[int, ...]:
@@ -291,20 +276,6 @@ def splits_of(request: Request) -> tuple[int, ...]:
     if max(splits) >= SPLITS:
         raise ConfigError(f"--splits: there are {SPLITS}, 0 to {SPLITS - 1}, and no {max(splits)}")
     return splits
-
-
-def presets_of(request: Request, dataset: str, model: str) -> tuple[str, ...]:
-    """Those asked for that a model has here, or all it has."""
-    there = names(dataset, model)
-    if request.presets is None:
-        return there
-    found = tuple(name for name in there if name in request.presets)
-    if found or model != "bunn":  # others stand beside it as they are
-        return found or there[:1]
-    asked = ",".join(request.presets)
-    raise ConfigError(
-        f"--preset {asked}: there is none for bunn on {dataset}; {nearest(asked, there)}"
-    )
 
 
 def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request) -> Path:
@@ -319,70 +290,3 @@ def cell(watcher: Watcher, dataset: str, model: str, name: str, request: Request
             extra["configurations_tried"] = TRIED[dataset]
         path = replace(result, notes=notes, extra=extra).write(request.results)
     return path
-
-
-def measured(
-    watcher: Watcher,
-    config: Config,
-    runs: Sequence[tuple[int, int]],
-    experiment: str,
-    name: str,
-    request: Request,
-    called: str | None = None,
-    recorded: str | None = None,
-) -> Iterator[Result]:
-    """Trains as was asked for, a run at a time, and says after each what there is.
-
-    The model is ``called`` so in the table, or by its own name; and so is the folder in which it is
-    ``recorded``, unless another has the same runs.
-
-    With other epochs a preset is another one, and is called so. Runs of the same configuration that
-    the result file has already, from another machine say, stay in it until they are done again.
-    """
-    if request.epochs not in (None, config.training.epochs):
-        warmup = min(config.schedule.warmup, request.epochs)
-        config = replace(
-            config,
-            schedule=replace(config.schedule, warmup=warmup),
-            training=replace(config.training, epochs=request.epochs),
-        )
-        name = f"{name}-{request.epochs}-epochs"
-    called = called or config.architecture
-    stem = f"{config.dataset}-{called}-{name}"
-    folder = request.runs / f"{config.dataset}-{recorded or called}-{name}"
-    there = {f"split{split}-seed{seed}" for split, seed in runs}
-    there |= {place.parent.name for place in folder.glob("*/result.json")}
-    before = _measured_before(request.results / experiment / f"{stem}.json", config, there)
-    for result in measure_split_by_split(
-        config,
-        runs,
-        experiment=experiment,
-        preset=name,
-        command=request.command,
-        folder=folder,
-        watcher=watcher,
-        device=request.device,
-        data_root=request.data_root,
-        compile=request.compile,
-    ):
-        done = set(zip(result.splits, result.seeds, strict=True))
-        kept = [run for pair, run in before.items() if pair not in done]
-        yield replace(combined([*apart(result), *kept]) if kept else result, model=called)
-
-
-def _measured_before(path: Path, config: Config, there: set[str]) -> dict[tuple[int, int], Result]:
-    """The runs of a result of the same configuration, one by one; of times, all are ``there``."""
-    if not path.is_file():
-        return {}
-    before = Result.read(path)
-    if Config.completed(before.options) != config.as_dict():
-        return {}
-    pairs = list(zip(before.splits, before.seeds, strict=True))
-    if before.metric == DATASETS[config.dataset].task.metric:
-        return dict(zip(pairs, apart(before), strict=True))
-    if lost := [name for name in (f"split{s}-seed{t}" for s, t in pairs) if name not in there]:
-        raise ConfigError(
-            f"{path} has {', '.join(lost)}, which was timed before; times of different machines "
-            "are not mixed: ask for all of them, or choose another place with --results"
-        )
-    return {}

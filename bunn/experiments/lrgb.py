@@ -20,7 +20,6 @@ published, and Exphormer after GPS.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,16 +27,15 @@ from typing import Any, Literal
 import torch
 
 from bunn.baselines import BASELINES
-from bunn.data import DATASETS, GraphDataset, data_root
+from bunn.data import DATASETS, GraphDataset
 from bunn.data.encoders import ATOM_FEATURES, BOND_FEATURES, AtomEncoder, BondEncoder
 from bunn.data.lrgb import CLASSES
-from bunn.experiments.heterophilous import measured
 from bunn.experiments.jobs import Job
 from bunn.experiments.request import Request
+from bunn.experiments.requested import datasets_asked, measured, presets_asked
 from bunn.training import Config, ConfigError, Encoding, Optimizer, Schedule, Training
 from bunn.training.building import build_model
 from bunn.training.models import BuNNOptions
-from bunn.training.options import nearest
 from bunn.training.watch import Watcher
 
 EXPERIMENT = "lrgb"
@@ -307,7 +305,7 @@ def jobs(request: Request) -> list[Job]:
         (dataset, model, name)
         for dataset in datasets_of(request)
         for model in request.models or MODELS
-        for name in presets_of(request, dataset, model)
+        for name in presets_asked(request, dataset, model, names(dataset, model))
     ]
     for key in cells:
         check_budget(preset(*key))
@@ -325,32 +323,7 @@ def jobs(request: Request) -> list[Job]:
 
 def datasets_of(request: Request) -> tuple[str, ...]:
     """Those asked for, or those that are here."""
-    for dataset in request.datasets or ():
-        if dataset not in THREE:
-            raise ConfigError(
-                f"--datasets: there is no {dataset!r} here; {nearest(dataset, THREE)}"
-            )
-    if request.datasets:
-        return request.datasets
-    root = data_root(request.data_root)
-    present = tuple(name for name in THREE if DATASETS[name].is_present(root))
-    if not present:
-        DATASETS[THREE[0]].require(root)
-    return present
-
-
-def presets_of(request: Request, dataset: str, model: str) -> Sequence[str]:
-    """Those asked for that a model has here, or all it has."""
-    there = names(dataset, model)
-    if request.presets is None:
-        return there
-    found = [name for name in there if name in request.presets]
-    if found or model != "bunn":  # others stand beside it as they are
-        return found or there[:1]
-    asked = ",".join(request.presets)
-    raise ConfigError(
-        f"--preset {asked}: there is none for bunn on {dataset}; {nearest(asked, there)}"
-    )
+    return datasets_asked(request, THREE, THREE)
 
 
 def cell(

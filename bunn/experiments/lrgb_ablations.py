@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bunn.experiments.heterophilous import measured
 from bunn.experiments.jobs import Job
 from bunn.experiments.lrgb import ENCODINGS, FUNC, SEEDS, STRUCT, datasets_of, preset
 from bunn.experiments.request import Request
+from bunn.experiments.requested import measured
 from bunn.training import Config, ConfigError
 from bunn.training.watch import Watcher
 

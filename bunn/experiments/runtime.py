@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bunn.baselines import BASELINES
-from bunn.experiments.heterophilous import FIVE, FRAME, datasets_of, measured, preset
+from bunn.experiments.heterophilous import FIVE, FRAME, datasets_of, preset
 from bunn.experiments.jobs import Job
 from bunn.experiments.request import Request
+from bunn.experiments.requested import measured
 from bunn.training import Config, ConfigError, train
 from bunn.training.device import Device
 from bunn.training.models import BuNNOptions
