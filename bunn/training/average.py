@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from bunn.training.optimizer import is_time
-from bunn.training.options import ConfigError
 
 
 class Average:
     r"""The mean of a model's parameters over the steps so far, older ones fading:
     :math:`\bar w \leftarrow \beta \bar w + (1 - \beta) w`.
 
-    Diffusion times are left alone: how many products they need is known for the last ones.
+    So are the running statistics of a BatchNorm. Diffusion times are left alone: how many products
+    they need is known for the last ones.
 
     Args:
         model: The model.
@@ -24,22 +24,14 @@ class Average:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
-            raise ConfigError(
-                f"training.average={decay}, but the model has BatchNorm, whose statistics are "
-                "those of the last weights; use model.norm=layer, or no average"
-            )
         self._model, self._weight = model, 1 - decay
-        self.values = {
-            name: parameter.detach().clone()
-            for name, parameter in model.named_parameters()
-            if not is_time(name)
-        }
+        self.values = {name: value.clone() for name, value in self._averaged().items()}
 
     @torch.no_grad()
     def update(self) -> None:
         """Takes the parameters in as they are now; it can be recorded in a CUDA graph."""
-        torch._foreach_lerp_([*self.values.values()], self._parameters(), self._weight)
+        latest = [*self._averaged().values()]
+        torch._foreach_lerp_([*self.values.values()], latest, self._weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -52,14 +44,19 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        means, parameters = [*self.values.values()], self._parameters()
+        means, parameters = [*self.values.values()], [*self._averaged().values()]
         last = [parameter.clone() for parameter in parameters]
         torch._foreach_copy_(parameters, means)
         torch._foreach_copy_(means, last)
 
-    def _parameters(self) -> list[Tensor]:
-        return [
-            parameter.detach()
-            for name, parameter in self._model.named_parameters()
-            if name in self.values
-        ]
+    def _averaged(self) -> dict[str, Tensor]:
+        """What there is a mean of, in the memory of the model."""
+        statistics = {
+            f"{place}.{name}": buffer
+            for place, part in self._model.named_modules()
+            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+            for name, buffer in part.named_buffers()
+            if buffer.is_floating_point()
+        }
+        weights = self._model.named_parameters()
+        return {name: w.detach() for name, w in weights if not is_time(name)} | statistics

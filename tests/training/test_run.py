@@ -191,14 +191,29 @@ def test_a_mean_of_weights_is_what_is_evaluated(count):
             torch.testing.assert_close(run.best_weights, mean)
 
 
-def test_a_mean_of_weights_leaves_times_alone_and_statistics_to_no_other():
+def test_a_mean_of_weights_leaves_times_alone():
     config = tiny("minesweeper-board", model={"learn_time": True}, training={"average": 0.9})
     run = run_of(config)
     assert {name for name, _ in run.model.named_parameters()} - run.average.values.keys() == {
         f"blocks.{i}.conv.time.log_time" for i in range(2)
     }
-    with pytest.raises(ConfigError, match="the model has BatchNorm, whose statistics"):
-        run_of(tiny("minesweeper-board", model={"norm": "batch"}, training={"average": 0.9}))
+
+
+def test_a_mean_of_weights_has_a_mean_of_statistics():
+    config = tiny("minesweeper-board", model={"norm": "batch"}, training={"average": 0.75})
+    run = run_of(config)
+    driver, mean = Driver([run]), {}
+    for _ in range(3):
+        before = {name: value.clone() for name, value in run.average.values.items()}
+        driver.train_epoch()
+        for name, value in run.model.state_dict().items():
+            if value.is_floating_point():
+                mean[name] = 0.75 * before[name] + 0.25 * value
+                torch.testing.assert_close(run.average.values[name], mean[name])
+    assert any(name.endswith("running_var") for name in mean)
+    with run.average.in_place():
+        found = {name: value for name, value in run.model.state_dict().items() if name in mean}
+        torch.testing.assert_close(found, mean)
 
 
 def test_a_metric_that_is_no_number_is_never_the_best():
