@@ -122,8 +122,8 @@ def block_spectrum(lap: Laplacian) -> BlockSpectrum:
 def _dense_by_cores(s: Tensor, root: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """:func:`_dense` where there are many components, of which every core of the host takes some.
 
-    LAPACK takes one after the other, and has no use for more than a core where they are small; a
-    GPU does so, too.
+    LAPACK takes one after the other, and has no use for more than a core where they are small. What
+    is on a GPU comes to the host for it.
     """
     cores = os.cpu_count() or 1
     portions = list(zip(s.cpu().chunk(cores), root.cpu().chunk(cores), strict=True))
