@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
+from bunn.selection import ranges
 
 
 class Hops(NamedTuple):
@@ -70,10 +71,8 @@ def _by_distance(edge_index: Tensor, num_nodes: int, farthest: int) -> list[tupl
     for _ in range(farthest):
         start, here = levels[-1] // num_nodes, levels[-1] % num_nodes
         many = degree[here]
-        step = torch.arange(int(many.sum()), device=many.device)
-        step = step - (many.cumsum(0) - many).repeat_interleave(many)
-        there = tail[first[here].repeat_interleave(many) + step]
-        found = (start.repeat_interleave(many) * num_nodes + there).unique()
+        edge, owner = ranges(first[here], many, int(many.sum()))
+        found = (start[owner] * num_nodes + tail[edge]).unique()
         known = torch.cat(levels[-memory:])
         levels.append(found[~torch.isin(found, known, assume_unique=True)])
     return [(level // num_nodes, level % num_nodes) for level in levels[1:]]

@@ -199,6 +199,11 @@ class GraphDataset:
         return self.make_split(index)
 
 
+def only_split(split: Split, index: int) -> Split:
+    """The split of a dataset that has no other, for ``partial(only_split, split)``."""
+    return split
+
+
 @dataclass(frozen=True)
 class DatasetSpec:
     """One line of the registry: everything known of a dataset without reading it.

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch_geometric.datasets import LRGBDataset
 
-from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, Split, Task
+from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, Split, Task, only_split
 from bunn.data.mirror import read_processed
 from bunn.data.options import NoOptions
 from bunn.data.pack import Pack, PackedGraphs
@@ -48,13 +48,9 @@ def _load(options: NoOptions, root: Path) -> GraphDataset:
         first.x.size(1),
         CLASSES,
         1,
-        partial(_only, split),
+        partial(only_split, split),
         edge_channels=first.edge_attr.size(1),
     )
-
-
-def _only(split: Split, index: int) -> Split:
-    return split
 
 
 SPECS = (

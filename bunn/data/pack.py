@@ -18,8 +18,8 @@ class Pack:
     """Graphs one after the other: the block-diagonal graph of all of them.
 
     A batch is gathered where the tensors are; the host, which knows all sizes, waits for nothing.
-    What a graph alone determines, its operator, its components, the eigenvectors of its Laplacian
-    and its heat kernel, is worked out for all graphs at once, and gathered likewise: see
+    What a graph alone determines, its operator, its components and the eigenvectors of its
+    Laplacian, is worked out for all graphs at once, and gathered likewise: see
     :mod:`bunn.selection`.
 
     Args:

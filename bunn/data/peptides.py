@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import download_url
 from tqdm.auto import tqdm
 
-from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, Split, Task
+from bunn.data.dataset import PARTS, DatasetSpec, GraphDataset, Split, Task, only_split
 from bunn.data.encoders import ATOM_FEATURES, BOND_FEATURES, AtomEncoder, BondEncoder
 from bunn.data.mirror import check_archive, reading
 from bunn.data.pack import Pack, PackedGraphs
@@ -38,8 +38,10 @@ from bunn.data.smiles import MissingPackageError, featurise
 from bunn.data.transforms.cache import DamagedCacheWarning, UnwritableCacheWarning
 
 FOLDER = "peptides"
-FUNC = Task("graph", "multilabel", "average-precision")
-STRUCT = Task("graph", "regression", "mae")
+TASKS = {
+    "peptides-func": Task("graph", "multilabel", "average-precision"),
+    "peptides-struct": Task("graph", "regression", "mae"),
+}
 #: Raise it when packed files change: old ones are made anew.
 FORMAT = 1
 #: The columns of targets of Peptides-struct.
@@ -49,6 +51,8 @@ PROPERTIES = (
     *("length_a", "length_b", "length_c", "Spherocity", "Plane_best_fit"),
 )
 
+#: Functions that a peptide may have, and properties.
+OUTPUTS = {"peptides-func": 10, "peptides-struct": len(PROPERTIES)}
 #: What a pickle of arrays calls.
 ARRAY_PARTS = frozenset({"_reconstruct", "ndarray", "dtype", "scalar"})
 
@@ -127,7 +131,10 @@ ORIGINALS = {
 
 def read_functions(rows: list[Row]) -> NDArray[np.float32]:
     """The ten labels of every peptide, a list in one column."""
-    return np.array([json.loads(row["labels"]) for row in rows], dtype=np.float32)
+    labels = np.array([json.loads(row["labels"]) for row in rows], dtype=np.float32)
+    if labels.shape != (len(rows), OUTPUTS["peptides-func"]):
+        raise ValueError(f"labels of {len(rows)} rows have shape {labels.shape}")
+    return labels
 
 
 def read_properties(rows: list[Row]) -> NDArray[np.float32]:
@@ -287,17 +294,22 @@ def _write(path: Path, arrays: Arrays) -> None:
         draft.replace(path)
 
 
-def _load(name: str, task: Task, options: PeptidesOptions, root: Path) -> GraphDataset:
+def _load(name: str, options: PeptidesOptions, root: Path) -> GraphDataset:
     arrays = load_arrays(name, root, options.verify)
     graphs = packed_graphs(arrays)
     members = {part: PackedGraphs(graphs, torch.from_numpy(arrays[part]).long()) for part in PARTS}
+    return described(name, partial(only_split, Split(**members)))
+
+
+def described(name: str, make_split: Callable[[int], Split]) -> GraphDataset:
+    """A dataset of peptides, with the sizes that models are built for."""
     return GraphDataset(
         name,
-        task,
+        TASKS[name],
         len(ATOM_FEATURES),
-        arrays["targets"].shape[1],
+        OUTPUTS[name],
         1,
-        partial(_only, Split(**members)),
+        make_split,
         AtomEncoder,
         len(BOND_FEATURES),
         BondEncoder,
@@ -319,24 +331,20 @@ def packed_graphs(arrays: Arrays) -> Pack:
     )
 
 
-def _only(split: Split, index: int) -> Split:
-    return split
-
-
 def _download(name: str, folder: Path) -> None:
     for original in ORIGINALS[name]:
         file = folder / original.file
         download_url(original.url, str(file.parent), filename=file.name)
 
 
-def _spec(name: str, task: Task) -> DatasetSpec:
+def _spec(name: str) -> DatasetSpec:
     return DatasetSpec(
         name,
-        task,
+        TASKS[name],
         "15,535 graphs of 151 nodes on average",
         "CC BY-NC 4.0",
         ORIGINALS[name][0].url,
-        partial(_load, name, task),
+        partial(_load, name),
         PeptidesOptions,
         tuple(original.file for original in ORIGINALS[name]),
         partial(_download, name),
@@ -344,4 +352,4 @@ def _spec(name: str, task: Task) -> DatasetSpec:
     )
 
 
-SPECS = (_spec("peptides-func", FUNC), _spec("peptides-struct", STRUCT))
+SPECS = tuple(map(_spec, TASKS))

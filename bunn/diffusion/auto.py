@@ -113,6 +113,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
     if known or _has_eigenvectors(lap):
         costs["spectral"] = 2 * _product_cost(x, lap, machine)
+    # A batch is drawn for one step: a kernel for its graphs would not be used again.
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
     return min(costs, key=lambda name: costs[name])

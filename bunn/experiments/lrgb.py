@@ -27,9 +27,9 @@ from typing import Any, Literal
 import torch
 
 from bunn.baselines import BASELINES
-from bunn.data import DATASETS, GraphDataset
-from bunn.data.encoders import ATOM_FEATURES, BOND_FEATURES, AtomEncoder, BondEncoder
+from bunn.data import DATASETS, GraphDataset, Split
 from bunn.data.lrgb import CLASSES
+from bunn.data.peptides import described
 from bunn.experiments.jobs import Job
 from bunn.experiments.request import Request
 from bunn.experiments.requested import datasets_asked, measured, presets_asked
@@ -255,31 +255,15 @@ def _config(
     )
 
 
+def _not_read(index: int) -> Split:
+    raise LookupError("sizes alone are known, for models that are counted and not trained")
+
+
 #: What models are built for, without reading the data.
 SIZES = {
-    **{
-        name: GraphDataset(
-            name,
-            DATASETS[name].task,
-            len(ATOM_FEATURES),
-            outputs,
-            1,
-            lambda _: None,  # type: ignore[arg-type, return-value]
-            AtomEncoder,
-            len(BOND_FEATURES),
-            BondEncoder,
-        )
-        for name, outputs in ((FUNC, 10), (STRUCT, 11))
-    },
-    VOC: GraphDataset(
-        VOC,
-        DATASETS[VOC].task,
-        14,
-        CLASSES,
-        1,
-        lambda _: None,  # type: ignore[arg-type, return-value]
-        edge_channels=2,
-    ),
+    FUNC: described(FUNC, _not_read),
+    STRUCT: described(STRUCT, _not_read),
+    VOC: GraphDataset(VOC, DATASETS[VOC].task, 14, CLASSES, 1, _not_read, edge_channels=2),
 }
 
 

@@ -1,8 +1,8 @@
 """The paper's table of times per epoch: six layers, 500,000 parameters, one bundle of the plane.
 
 A time is that of a training epoch, the mean of five, without evaluations. One goes before, so that
-kernels are compiled, and eigenvectors, which are computed once, are there. Models and loop are
-those of the benchmark, with the encodings of Peptides-func.
+kernels are compiled, and eigenvectors, which are computed once, are there. Loop, optimiser and
+positional encodings are those of the models in the benchmark.
 """
 
 from __future__ import annotations
