@@ -12,7 +12,6 @@ import math
 import torch
 from torch import Tensor
 
-from bunn import kernels
 from bunn.diffusion.auto import choose, saturate
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.dense import dense as _dense
@@ -85,8 +84,8 @@ def diffuse(
         time: A number ``>= 0``, ``inf``, or a tensor of times that broadcasts to ``x.shape[1:]``.
         method: ``"auto"`` (the cheapest that meets ``tol``), or a name in :data:`METHODS`.
             (default: ``"auto"``)
-        tol: The tolerance; on a GPU, for ``x`` of 16 bits, at least a sixteenth of their ``eps``.
-            (default: ``1e-5``)
+        tol: The tolerance; for ``x`` of 16 bits at least a sixteenth of their ``eps``. (default:
+            ``1e-5``)
         degree: Degree of the polynomial for ``"taylor"``, which needs it, and for ``"chebyshev"``
             and ``"uniformization"``, which then look neither at ``tol`` nor at the times; their
             derivative by the time stays that of exact heat. (default: derived from ``tol``)
@@ -115,8 +114,7 @@ def diffuse(
 
 def solve(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) -> Tensor:
     """:func:`diffuse` for ``x: (n, c)``, once the arguments are known to be good."""
-    if kernels.serve(x, lap.operator.value):
-        options = options.for_precision(x.dtype)
+    options = options.for_precision(x.dtype)
     with exact_arithmetic(x):
         if method == "taylor":
             return _taylor(x, lap, time, options)

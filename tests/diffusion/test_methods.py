@@ -342,16 +342,22 @@ def test_nothing_of_the_recurrence_is_stored(method, learned):
     assert few == many
 
 
-def test_autocast_keeps_bf16_features_and_sums_in_float32():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_keeps_features_of_16_bits_and_sums_in_float32(dtype):
     lap = lap_of(nx.complete_graph(300))
-    x = torch.randn(300, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = diffuse(x.bfloat16(), lap, 0.5)
-        full = diffuse(x, lap, 0.5)
-    assert half.dtype == torch.bfloat16
+    x = torch.randn(300, 4).to(dtype)
+    with torch.autocast("cpu", dtype=dtype):
+        half = diffuse(x, lap, 0.5)
+        taylor = diffuse(x, lap, 0.5, method="taylor", degree=16)
+        full = diffuse(x.float(), lap, 0.5)
+    assert half.dtype == dtype
     assert full.dtype == torch.float32
-    exact = diffuse(x.bfloat16().double(), lap, 0.5)
-    torch.testing.assert_close(half.double(), exact, rtol=2**-8, atol=1e-5)
+    exact, eps = diffuse(x.double(), lap, 0.5, tol=1e-12), torch.finfo(dtype).eps
+    # What has no tolerance is rounded once, and nothing more; what has one takes its share.
+    torch.testing.assert_close(taylor.double(), exact, rtol=eps / 2, atol=1e-6)
+    once = (exact.to(dtype).double() - exact).norm(dim=0)
+    off = (half.double() - exact).norm(dim=0)
+    assert (off <= once + eps / 16 * x.double().norm(dim=0)).all()
 
 
 @pytest.mark.parametrize("method", ["chebyshev", "auto"])
