@@ -118,6 +118,15 @@ SEARCHED: dict[str, dict[str, tuple[str, ...]]] = {
             *("model.node_dropout=0.2", "model.dropout=0.1"),
             *("optimizer.lr=2e-3", "training.epochs=2000"),
         ),
+        "tolokers": (
+            *(*_EXACT, "model.maps=o2", "model.num_layers=3", "model.phi_layers=3"),
+            *("model.hidden_channels=128", "model.phi_channels=32", "model.num_bundles=16"),
+            *("model.dropout=0.33", "model.input_dropout=0.2", "training.average=0.98"),
+            *("encoding.degree=true", "encoding.quantiles=16", "encoding.lap_pe=16"),
+            *("encoding.pe_as=features", "encoding.flip_signs=false"),
+            *("optimizer.lr=1.2e-3", "optimizer.weight_decay=1", "training.epochs=600"),
+            "training.eval_every=10",
+        ),
     },
     "labels": {
         "minesweeper": (
@@ -141,7 +150,7 @@ NOTES: dict[tuple[str, ...], str] = {
 }
 #: Configurations of a BuNN that were tried on a graph before, for all of these presets, as
 #: ``results/heterophilous/tuning`` has them.
-TRIED = {"minesweeper": 50}
+TRIED = {"minesweeper": 50, "tolokers": 312}
 #: For graphs that neither the paper nor its code has: small ones, on which large models overfit.
 SMALL_FRAME: dict[str, Any] = {"hidden_channels": 64, "num_layers": 2, "dropout": 0.5}
 SMALL_BUNN, SMALL_RATE = Best(64, 32, 2, 2, 1.0, 1e-3, degree=None), 1e-3
