@@ -10,6 +10,7 @@ from torch_geometric.nn.resolver import activation_resolver
 from bunn.laplacian import Laplacian
 from bunn.nn.chains import drop, pre_norm
 from bunn.nn.conv import BuNNConv
+from bunn.nn.norm import BatchNorm
 from bunn.nn.precision import factor_dtype
 
 Norm = Literal["layer", "batch"] | None
@@ -62,7 +63,7 @@ class BuNNBlock(nn.Module):
         if norm == "layer":
             return nn.LayerNorm(channels)
         if norm == "batch":
-            return nn.BatchNorm1d(channels)
+            return BatchNorm(channels)
         if norm is None:
             return nn.Identity()
         raise ValueError(f"norm={norm!r}; use 'layer', 'batch' or None")

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 
+from bunn.nn.norm import BatchNorm
+
 
 class RandomWalkEncoder(nn.Module):
     """Return probabilities of random walks, normalised over the batch and mapped linearly.
@@ -26,7 +28,7 @@ class RandomWalkEncoder(nn.Module):
     def __init__(self, steps: int, out_channels: int) -> None:
         super().__init__()
         self.in_channels, self.out_channels = steps, out_channels
-        self.norm = nn.BatchNorm1d(steps)
+        self.norm = BatchNorm(steps)
         self.lin = Linear(steps, out_channels)
 
     def reset_parameters(self) -> None:

@@ -1,0 +1,112 @@
+r"""BatchNorm that can tell the rows of a batch from those that fill it up.
+
+A step that is recorded has fixed shapes, so batches of graphs are filled up to a fixed number of
+nodes (:mod:`bunn.rooms`). Everything in a graph network keeps to a node and its neighbours, or to
+its graph, and what is filled up has neither in common with the rest; but for the statistics of a
+BatchNorm, which are those of the first :math:`m` of :math:`n` rows here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: Of so many rows, how many count: ``()`` int64 on the device, by the number of rows.
+_COUNTED: ContextVar[Mapping[int, Tensor] | None] = ContextVar("counted", default=None)
+
+
+@contextmanager
+def counted_rows(counts: Mapping[int, Tensor] | None) -> Iterator[None]:
+    """A context in which a :class:`BatchNorm` in training looks at the first rows alone.
+
+    Args:
+        counts: How many, ``()`` int64 on the device, by the number of all rows; :obj:`None` where
+            all of them count.
+    """
+    token = _COUNTED.set(counts)
+    try:
+        yield
+    finally:
+        _COUNTED.reset(token)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """:class:`torch.nn.BatchNorm1d` for ``(n, c)``, and inside of :func:`counted_rows` for the rows
+    that count. All rows are normalised; those that do not count have no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        counts = _COUNTED.get()
+        if counts is None or not self.training:
+            return super().forward(x)
+        if x.size(0) not in counts:
+            raise ValueError(
+                f"x has {x.size(0)} rows, and it is not known how many of them count: that is known"
+                f" of {sorted(counts)} rows"
+            )
+        y, mean, var = _CountedNorm.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, counts[x.size(0)], self.eps
+        )
+        self._remember(mean, var, counts[x.size(0)])
+        found: Tensor = y.to(x.dtype)
+        return found
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """The running statistics, those of a variance without its bias."""
+        if self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        self.num_batches_tracked.add_(1)
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(var * (count / (count - 1).clamp(min=1)), self.momentum)
+
+
+class _CountedNorm(torch.autograd.Function):
+    r"""With :math:`z` the rows that count and zeros elsewhere, :math:`r = n / m`,
+
+    .. math::
+        \mu = r\, \bar z, \qquad \sigma^2 = r \operatorname{var}(z) - r (r - 1)\, \bar z^2,
+
+    which cancels little, since little is filled up. Backwards, over the rows that count,
+
+    .. math::
+        g_x = \frac{w}{\sigma} \Big(g - \overline{g} - \hat x\, \overline{g \hat x}\Big).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, count: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x = x.float() if x.dtype.itemsize == 2 else x
+        counts = (torch.arange(x.size(0), device=x.device) < count).unsqueeze(1)
+        ratio = x.size(0) / count.to(x.dtype)
+        var, mean = torch.var_mean(torch.where(counts, x, 0.0), 0, correction=0)
+        var = (ratio * var - ratio * (ratio - 1) * mean.square()).clamp(min=0)
+        mean = ratio * mean
+        inverse = (var + eps).rsqrt()
+        scale = inverse if weight is None else inverse * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        ctx.save_for_backward(x, counts, mean, inverse, weight, count)
+        ctx.mark_non_differentiable(mean, var)
+        return torch.addcmul(shift, x, scale), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, counts, mean, inverse, weight, count = ctx.saved_tensors
+        grad = torch.where(counts, grad, 0.0)
+        of_bias = grad.sum(0)
+        of_weight = ((grad * x).sum(0) - of_bias * mean) * inverse
+        scale = inverse if weight is None else inverse * weight
+        # a g + b x + c, with numbers for each column
+        slope = -scale * inverse * of_weight / count
+        offset = -scale * of_bias / count - slope * mean
+        by_x = torch.where(counts, torch.addcmul(torch.addcmul(offset, grad, scale), x, slope), 0.0)
+        if weight is None:
+            return by_x, None, None, None, None
+        return by_x, of_weight, of_bias, None, None
