@@ -60,6 +60,7 @@ class Union:
         self.node_starts, self.edge_starts = _starts(num_nodes), _starts(num_edges)
         self._wholes: dict[Normalization, Whole] = {}
         self._by_device = {edge_index.device: self}
+        self._with_spare: dict[tuple[int, int], Union] = {}
 
     def __len__(self) -> int:
         return self.num_nodes.numel()
@@ -80,6 +81,25 @@ class Union:
             )
             self._wholes[normalization] = Whole(lap, self.num_nodes)
         return self._wholes[normalization]
+
+    def any_whole(self) -> Whole:
+        """The Laplacian of some normalisation, for what all of them have in common."""
+        return next(iter(self._wholes.values()), None) or self.whole("rw")
+
+    def with_spare(self, nodes: int, edges: int) -> Union:
+        """The same with one more graph, of isolated nodes, to fill up batches with; built once.
+
+        Its edges are loops of its first node, which are as good as none: heat stays there.
+        """
+        if (nodes, edges) not in self._with_spare:
+            loops = self.edge_index.new_full((2, edges), self.total_nodes)
+            counts = (torch.tensor([nodes]), torch.tensor([edges]))
+            self._with_spare[nodes, edges] = Union(
+                torch.cat((self.edge_index, loops), 1),
+                torch.cat((self.num_nodes, counts[0])),
+                torch.cat((self.num_edges, counts[1])),
+            )
+        return self._with_spare[nodes, edges]
 
     def select(self, members: Tensor) -> Selection:
         """Some of the graphs.
@@ -121,6 +141,20 @@ class Selection:
     def laplacian(self, normalization: Normalization) -> Laplacian:
         """Their Laplacian, a part of that of the union."""
         return self.union.whole(normalization).part(self)
+
+    def entries(self, whole: Whole) -> tuple[Tensor, Tensor]:
+        """``(nnz,)`` the entries of a Laplacian that are theirs, and whose they are."""
+        rows = (whole.first_entries[self.members], whole.num_entries[self.members])
+        first, count = _sent(rows, self.nodes.device)
+        return ranges(first, count, int(rows[1].sum()))
+
+    def longest_row(self, whole: Whole) -> int:
+        """The largest number of entries in a row."""
+        return int(whole.longest_rows[self.members].max())
+
+    def components(self, whole: Whole) -> ComponentsOf:
+        """Their components in a Laplacian."""
+        return ComponentsOf(whole, self)
 
 
 class Whole:
@@ -167,6 +201,15 @@ class Whole:
             room = torch.cuda.get_device_properties(device).total_memory // 8
         return int(self.sizes.max()) <= LARGEST and area * self.lap.dtype.itemsize <= room
 
+    @cached_property
+    def squares(self) -> tuple[Tensor, Tensor]:
+        """``(c,)`` where the matrices of components begin, and their areas, on the host: filled up
+        to multiples of :data:`ALIGNED`, they lie one after the other, by size of component."""
+        areas = round_up(self.sizes, ALIGNED).square()
+        by_size = torch.empty_like(areas)
+        by_size[self.rank] = areas
+        return _starts(by_size)[self.rank], areas
+
     def to(self, dtype: torch.dtype) -> Whole:
         """The same in another precision; built once."""
         if dtype not in self._siblings:
@@ -177,28 +220,25 @@ class Whole:
 
     def part(self, chosen: Selection) -> Laplacian:
         """The Laplacian of some graphs."""
-        whole, members, nodes = self.lap, chosen.members, chosen.nodes
-        count = int(self.num_entries[members].sum())
-        first, counts = _sent(
-            (self.first_entries[members], self.num_entries[members]), nodes.device
-        )
-        entries, owner = ranges(first, counts, count)
+        whole, nodes = self.lap, chosen.nodes
+        entries, owner = chosen.entries(self)
+        count = entries.numel()
         crow = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
         torch.cumsum(self.row_lengths[nodes], 0, out=crow[1:])
         walk = whole.aggregation("mean")
         assert walk.before is not None
         root = walk.before[nodes]
-        place = ComponentsOf(self, chosen)
+        place = chosen.components(self)
 
         lap = copy.copy(whole)
         index = torch.int32 if max(count, nodes.numel()) < 2**31 else torch.int64
-        lap.num_nodes, lap.longest_row = nodes.numel(), int(self.longest_rows[members].max())
+        lap.num_nodes, lap.longest_row = nodes.numel(), chosen.longest_row(self)
         lap._crow = crow.to(index)
         lap._col = (whole._col[entries].long() - chosen.shift[owner]).to(index)
         lap._weight = None if whole._weight is None else whole._weight[entries]
         for name in ("_degree", "_isolated", "_rounded_degree", "null_vector"):
             setattr(lap, name, getattr(whole, name)[nodes])
-        lap.components, lap.num_components = place.labels, place.sizes.numel()
+        lap.components, lap.num_components = place.labels, place.count
         segments = None
         if nodes.is_cuda and lap.longest_row > longest(nodes.numel(), count):
             segments = cut_long_rows(lap._crow)
@@ -235,6 +275,11 @@ class ComponentsOf:
         """``(c,)`` their numbers of nodes, on the host."""
         return self.whole.sizes[self.ids]
 
+    @property
+    def count(self) -> int:
+        """Their number."""
+        return self.sizes.numel()
+
     @cached_property
     def order(self) -> Tensor:
         """``(c,)`` the components by size, on the host."""
@@ -267,16 +312,13 @@ class ComponentsOf:
         size, many = torch.unique(sizes, return_counts=True)
         return Blocks(order, rank, tuple(zip(many.tolist(), size.tolist(), strict=True)), local)
 
-    def squares(self) -> Tensor:
-        """Where the matrices of the components are among those of the union, which are filled up
-        to multiples of :data:`ALIGNED` and lie one after the other, by size of component."""
-        whole, ids = self.whole, self.ids[self.order]
-        by_size = torch.empty_like(whole.sizes)
-        by_size[whole.rank] = whole.sizes
-        areas = round_up(by_size, ALIGNED).square()
-        ranks = whole.rank[ids]
-        first, count = _sent((_starts(areas)[ranks], areas[ranks]), self.chosen.nodes.device)
-        return ranges(first, count, int(areas[ranks].sum()))[0]
+    def squares(self) -> Tensor | None:
+        """Where the matrices of the components are among those of the union, to be gathered from
+        there; :obj:`None` if :attr:`blocks` find them where they are."""
+        first, areas = self.whole.squares
+        ids = self.ids[self.order]
+        start, count = _sent((first[ids], areas[ids]), self.chosen.nodes.device)
+        return ranges(start, count, int(areas[ids].sum()))[0]
 
     def stacks(self) -> list[tuple[int, Tensor]]:
         """For each size of a component which stack of the union they are in, and where in it."""

@@ -74,9 +74,11 @@ class BlockMatrix:
         """The transpose; nothing is copied."""
         return replace(self, transposed=not self.transposed)
 
-    def part(self, place: Tensor, blocks: Blocks) -> BlockMatrix:
-        """The matrices of some components, whose entries are at ``place``."""
-        return BlockMatrix(self.entries[place], blocks, self.transposed)
+    def part(self, place: Tensor | None, blocks: Blocks) -> BlockMatrix:
+        """The matrices of some components, whose entries are at ``place``, or stay where they
+        are."""
+        entries = self.entries if place is None else self.entries[place]
+        return BlockMatrix(entries, blocks, self.transposed)
 
     def stacks(self) -> list[Tensor]:
         """One ``(m, s, s)`` stack per component size."""

@@ -14,12 +14,13 @@ import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, kernels
 from bunn.components import Blocks
 from bunn.diffusion.auto import choose
-from bunn.diffusion.blockwise import BlockMatrix, block_product
+from bunn.diffusion.blockwise import Basis, BlockMatrix, basis_heat, block_product
 from bunn.diffusion.options import Options, Time
 from bunn.kernels.arguments import Decay
 from bunn.kernels.grouped import SquareTiling, multiply_grouped
 from tests.graphs import edges_of
 from tests.kernels.test_walk import DEVICE
+from tests.test_rooms import PAIRS, batch_of, filled, room_for
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = (3, 40, 1, 5, 3, 1, 71, 66)
@@ -286,3 +287,35 @@ def test_auto_leaves_isolated_nodes_to_sparse_products(monkeypatch):
     lap = Laplacian(torch.cat((path, path.flip(0)), 1), num_nodes=10_000)
     x = torch.zeros(10_000, 64)
     assert choose(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5)) == "chebyshev"
+
+
+@pytest.mark.parametrize("norm", ["rw", "sym"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_heat_where_batches_are_filled_up(norm, dtype):
+    """Matrices are read where they are among those of all graphs; what fills up counts nowhere."""
+    room, chosen = room_for(4, device=DEVICE), [7, 4, 1, 2]
+    lap, whole = filled(room, chosen).laplacian(norm), room.union.whole(norm).lap
+    basis = Basis.of(*whole.block_spectrum(), whole.operator.before, whole.blocks, dtype)
+    part = basis.part(lap.origin)
+    assert part.left.entries is basis.left.entries
+    edges, n = batch_of([PAIRS[i] for i in chosen])
+    x = torch.randn(room.size.nodes, 5, device=DEVICE).to(dtype)
+    target = torch.randn(n, 5, device=DEVICE).to(dtype)
+    times = torch.tensor([0.1, 1.0, 3.0, 10.0, 1e3], device=DEVICE)
+    exact = Laplacian(edges.to(DEVICE), num_nodes=n, normalization=norm).to(torch.float64)
+
+    def heat_and_gradients(heat, x, times, rows):
+        x, times = x.clone().requires_grad_(), times.clone().requires_grad_()
+        y = heat(x, times)
+        assert y.isfinite().all()
+        (y[:rows] * target.to(y.dtype)).sum().backward()
+        assert not x.grad[rows:].any()
+        return y.detach()[:rows], x.grad[:rows], times.grad
+
+    ours = heat_and_gradients(lambda x, t: basis_heat(x, t, part), x, times, n)
+    theirs = heat_and_gradients(
+        lambda x, t: diffuse(x, exact, t, tol=1e-12), x[:n].double(), times.double(), n
+    )
+    slack = 2e-4 if dtype == torch.float32 else 0.1
+    for mine, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=slack, atol=slack)

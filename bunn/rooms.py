@@ -1,0 +1,299 @@
+"""Batches of graphs that are filled up to a fixed size, so that a step on them can be recorded.
+
+A CUDA graph replays the same work on the same memory. Batches that are drawn anew have other sizes
+every time; but if each is filled up with isolated nodes to the size of a *room*, all that differs
+is a table of which graphs they are. The table is copied to the device, and everything else, the
+gathering of features, edges, Laplacian and eigenvectors included, is part of what is replayed.
+
+What fills a batch up is one more graph, the last of its union: nothing that keeps to nodes, their
+neighbours and their graphs can tell. A BatchNorm is told (:mod:`bunn.nn.norm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from bunn import kernels
+from bunn.components import ALIGNED, TOGETHER, Blocks, round_up
+from bunn.kernels.arguments import Tiles
+from bunn.selection import ComponentsOf, Selection, Union, Whole, ranges
+
+#: Room that there is, in standard deviations of a batch that is drawn: one in some hundreds has to
+#: do without.
+SPARE = 3.0
+#: Sizes are multiples of this.
+STEP = 64
+
+
+class Size(NamedTuple):
+    """How large a room is.
+
+    Args:
+        graphs: Those of a batch, less the one that fills it up.
+        nodes: All of them.
+        edges: Likewise.
+        entries: Of the Laplacian.
+    """
+
+    graphs: int
+    nodes: int
+    edges: int
+    entries: int
+
+    @classmethod
+    def of(cls, union: Union, members: Tensor, graphs: int) -> Size:
+        """For batches of so many graphs, drawn from ``members`` without repetition."""
+        nodes, edges = union.num_nodes[members], union.num_edges[members]
+        # A row has an entry for each edge at most, or one if it has none.
+        more = (edges + isolated(union)[members] - nodes).clamp(min=0)
+        of_nodes = round_up(_room_for(nodes, graphs) + 1, STEP)
+        of_edges = round_up(_room_for(edges, graphs), STEP)
+        of_entries = of_nodes + round_up(_room_for(more, graphs), STEP)
+        while of_edges in (of_nodes, graphs + 1):  # by which rows are told apart
+            of_edges += STEP
+        return cls(graphs, of_nodes, of_edges, of_entries)
+
+
+def spare_for(sizes: Sequence[Size]) -> tuple[int, int]:
+    """Nodes and edges that a union needs, to fill up any batch with."""
+    return max(size.entries for size in sizes), max(size.edges for size in sizes)
+
+
+def isolated(union: Union) -> Tensor:
+    """``(g,)`` how many nodes of every graph have no edge, on the host."""
+    edged = torch.zeros(union.total_nodes, dtype=torch.long, device=union.edge_index.device)
+    edged[union.edge_index[0]] = 1
+    ends = torch.cat((edged.new_zeros(1), edged.cumsum(0))).cpu()
+    return union.num_nodes - (ends[union.node_starts + union.num_nodes] - ends[union.node_starts])
+
+
+def _room_for(counts: Tensor, graphs: int) -> int:
+    """Enough for most batches."""
+    many, graphs = counts.numel(), min(graphs, counts.numel())
+    spread = float(counts.double().std(correction=0)) * (graphs * (1 - graphs / many)) ** 0.5
+    most = int(counts.sort(descending=True).values[:graphs].sum())
+    return min(most, int(graphs * float(counts.double().mean()) + SPARE * spread) + 1)
+
+
+class Plan(NamedTuple):
+    """Which graphs a batch has, in numbers for the device.
+
+    Args:
+        table: ``(9, graphs + 1)`` int64, a column for every graph: which it is, where its nodes
+            begin and how many there are, its edges and its entries likewise, how far its nodes come
+            after their places in the batch, and its components.
+        tiles: ``(t, 5)`` int32 of :class:`bunn.kernels.arguments.Tiles`.
+    """
+
+    table: Tensor
+    tiles: Tensor
+
+
+class Room:
+    """Where batches of one size are put together.
+
+    Args:
+        union: All graphs, the last of which fills up: :meth:`bunn.selection.Union.with_spare`.
+        size: How much there is room for.
+    """
+
+    def __init__(self, union: Union, size: Size) -> None:
+        self.union, self.size = union, size
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether there are kernels for all components, none of which has to be cut."""
+        whole, size = self.union.any_whole(), self.size
+        short = int(whole.longest_rows.max()) <= kernels.longest(size.nodes, size.entries)
+        return short and int(whole.sizes.max()) <= kernels.LARGEST
+
+    @cached_property
+    def tiling(self) -> Tiling:
+        """The tiles of all graphs."""
+        return Tiling.of(self.union.any_whole())
+
+    @cached_property
+    def num_tiles(self) -> int:
+        """As many as there are in a batch, with those that fill it up."""
+        own = self.tiling.count[:-1]  # of all graphs, not only of those that are drawn
+        spread = float(own.double().std(correction=0)) * self.size.graphs**0.5
+        usual = self.size.graphs * float(own.double().mean())
+        return round_up(int(usual + 2 * SPARE * spread) + self.size.nodes // TOGETHER + 1, STEP)
+
+    def plan(self, members: Tensor) -> Plan | None:
+        """The batch of some graphs, ``(k,)`` on the host; :obj:`None` if it has no room."""
+        union, size, whole = self.union, self.size, self.union.any_whole()
+        chosen = torch.cat((members, torch.tensor([len(union) - 1])))
+        nodes, edges = union.num_nodes[chosen], union.num_edges[chosen]
+        entries = whole.num_entries[chosen]
+        left = size.nodes - int(nodes[:-1].sum())
+        nodes[-1], edges[-1] = left, size.edges - int(edges[:-1].sum())
+        entries[-1] = size.entries - int(entries[:-1].sum())
+        if left < 1 or int(edges[-1]) < 0 or int(entries[-1]) < left:
+            return None
+        starts = union.node_starts[chosen]
+        shift = starts - (nodes.cumsum(0) - nodes)
+        components = whole.num_components[chosen]
+        first = whole.first_components[chosen] - (components.cumsum(0) - components)
+        filling = range(size.nodes - left, size.nodes)
+        tiles = self.tiling.rows(members, shift, filling, self.num_tiles)
+        if tiles is None:
+            return None
+        of_edges, of_entries = union.edge_starts[chosen], whole.first_entries[chosen]
+        rows = (chosen, starts, nodes, of_edges, edges, of_entries, entries, shift, first)
+        return Plan(torch.stack(rows), tiles)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of every graph of a union, on the host.
+
+    Args:
+        table: ``(t, 5)`` int64, those of a graph together.
+        first: ``(g,)`` where those of a graph begin.
+        count: ``(g,)`` how many there are.
+        spare: Where the matrix of a component of the last graph begins.
+    """
+
+    table: Tensor
+    first: Tensor
+    count: Tensor
+    spare: int
+
+    @classmethod
+    def of(cls, whole: Whole) -> Tiling:
+        sizes, (begin, _) = whole.sizes, whole.squares
+        parts = round_up(sizes, TOGETHER) // TOGETHER
+        part, owner = ranges(torch.zeros_like(parts), parts, int(parts.sum()))
+        sides = round_up(sizes, ALIGNED) // ALIGNED
+        places = torch.stack((begin // ALIGNED**2, sides, whole.component_starts, sizes), 1)
+        table = torch.cat((places[owner], part.unsqueeze(1)), 1)
+        ends = torch.cat((parts.new_zeros(1), parts.cumsum(0)))
+        first = ends[whole.first_components]
+        count = ends[whole.first_components + whole.num_components] - first
+        return cls(table, first, count, int(begin[-1]) // ALIGNED**2)
+
+    def rows(self, members: Tensor, shift: Tensor, filling: range, total: int) -> Tensor | None:
+        """``(total, 5)`` int32 for some graphs, the largest first, and for what fills them up.
+
+        Args:
+            members: ``(k,)`` the graphs.
+            shift: ``(k,)`` how far their nodes come after their places in the batch.
+            filling: The nodes of the batch that fill it up.
+            total: Room for tiles; :obj:`None` is returned if there are more.
+        """
+        count = self.count[members]
+        place, owner = ranges(self.first[members], count, int(count.sum()))
+        own = self.table[place]
+        own[:, 2] -= shift[owner]
+        own = own[own[:, 3].argsort(descending=True, stable=True)]
+        first = torch.arange(filling.start, filling.stop, TOGETHER)
+        missing = total - own.size(0) - first.numel()
+        if missing < 0:
+            return None
+        # The matrix of one node serves many: what they get is read by nobody, but is finite.
+        begin, size = torch.full_like(first, self.spare), (filling.stop - first).clamp(max=TOGETHER)
+        ones, zeros = torch.ones_like(first), torch.zeros_like(first)
+        filled = torch.stack((begin, ones, first, size, zeros), 1)
+        nothing = torch.zeros(missing, 5, dtype=torch.long)
+        return torch.cat((own, filled, nothing)).to(torch.int32)
+
+
+class Filled(Selection):
+    """The graphs of a plan, filled up to the size of a room; nobody waits for the device.
+
+    Args:
+        room: The room.
+        plan: The graphs, on the device of the union.
+    """
+
+    def __init__(self, room: Room, plan: Plan) -> None:
+        self.union, self.room, self.tiles = room.union, room, plan.tiles
+        self.graphs, start, count, edge_start, edge_count, *rest = plan.table
+        self._entry_start, self._entry_count, self.shift, self.first = rest
+        self.num_nodes = room.size.nodes
+        self.nodes, self.batch = ranges(start, count, room.size.nodes)
+        self.edges, self._owner = ranges(edge_start, edge_count, room.size.edges)
+        #: Of all nodes, edges and graphs, how many count: ``()`` each, by how many there are.
+        self.counts = {
+            room.size.nodes: count[:-1].sum(),
+            room.size.edges: edge_count[:-1].sum(),
+            room.size.graphs + 1: torch.full_like(count[0], room.size.graphs),
+        }
+
+    def entries(self, whole: Whole) -> tuple[Tensor, Tensor]:
+        return ranges(self._entry_start, self._entry_count, self.room.size.entries)
+
+    def longest_row(self, whole: Whole) -> int:
+        return int(whole.longest_rows.max())
+
+    def components(self, whole: Whole) -> ComponentsOf:
+        return FilledComponents(whole, self)
+
+
+@dataclass(frozen=True, eq=False)
+class FilledComponents(ComponentsOf):
+    """Components of a batch with room: the device alone knows them, and where they are."""
+
+    chosen: Filled
+
+    @property
+    def count(self) -> int:
+        """As many as there may be."""
+        return self.chosen.num_nodes
+
+    @cached_property
+    def labels(self) -> Tensor:
+        chosen = self.chosen
+        labels: Tensor = self.whole.lap.components[chosen.nodes] - chosen.first[chosen.batch]
+        return labels
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        whole, chosen = self.whole, self.chosen
+        # The nodes of a graph are in the same places whether or not they are ordered by component.
+        order = whole.by_component[chosen.nodes] - chosen.shift[chosen.batch]
+        return FilledBlocks(order, order, (), order, chosen.tiles, whole, chosen.room)
+
+    def squares(self) -> None:
+        """Where they are is what the tiles say."""
+
+    def stacks(self) -> NoReturn:
+        raise RuntimeError(
+            "a batch that is filled up is multiplied by kernels alone, where its components lie; "
+            "put together one of these graphs alone, with Union.select"
+        )
+
+
+@dataclass(frozen=True)
+class FilledBlocks(Blocks):
+    """The components of a batch with room, as kernels read them; costs are those of most batches.
+
+    Args:
+        table: ``(t, 5)`` int32, of :class:`bunn.kernels.arguments.Tiles`.
+        whole: Of the union, whose matrices are read where they are.
+        room: The room.
+    """
+
+    table: Tensor
+    whole: Whole
+    room: Room
+
+    @property
+    def largest(self) -> int:
+        return int(self.whole.sizes.max())
+
+    def _area_in(self, rows: int, columns: int) -> int:
+        sizes = self.whole.sizes[: int(self.whole.first_components[-1])]
+        areas = round_up(sizes, rows) * round_up(sizes, columns)
+        return self.room.size.graphs * int(areas.sum()) // (len(self.room.union) - 1)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        return Tiles(self.table, self.order.to(torch.int32), TOGETHER)
