@@ -255,9 +255,12 @@ def round_up(number: Number, step: int) -> Number:
 
 def sent(table: Tensor, device: torch.device) -> Tensor:
     """Numbers that the host knows, on a device; nobody waits for their arrival."""
-    if device.type != "cuda" or table.is_cuda:
-        return table.to(device)
-    return table.pin_memory().to(device, non_blocking=True)
+    return ready_to_send(table, device).to(device, non_blocking=True)
+
+
+def ready_to_send(table: Tensor, device: torch.device) -> Tensor:
+    """The same numbers in memory from which a device takes them without anybody waiting."""
+    return table.pin_memory() if device.type == "cuda" and not table.is_cuda else table
 
 
 def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:

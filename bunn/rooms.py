@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -110,8 +110,8 @@ class Room:
     def serves(self) -> bool:
         """Whether there are kernels for all components, none of which has to be cut."""
         whole, size = self.union.any_whole(), self.size
-        short = int(whole.longest_rows.max()) <= kernels.longest(size.nodes, size.entries)
-        return short and int(whole.sizes.max()) <= kernels.LARGEST
+        short = whole.longest_row <= kernels.longest(size.nodes, size.entries)
+        return short and whole.largest <= kernels.LARGEST
 
     @cached_property
     def tiling(self) -> Tiling:
@@ -125,6 +125,14 @@ class Room:
         spread = float(own.double().std(correction=0)) * self.size.graphs**0.5
         usual = self.size.graphs * float(own.double().mean())
         return round_up(int(usual + 2 * SPARE * spread) + self.size.nodes // TOGETHER + 1, STEP)
+
+    @cache  # noqa: B019  (a room lives as long as a training)
+    def usual_area(self, rows: int, columns: int) -> int:
+        """That of the components of a batch, by and large, in tiles of so many rows and columns."""
+        whole = self.union.any_whole()
+        sizes = whole.sizes[: int(whole.first_components[-1])]
+        areas = round_up(sizes, rows) * round_up(sizes, columns)
+        return self.size.graphs * int(areas.sum()) // (len(self.union) - 1)
 
     def plan(self, members: Tensor) -> Plan | None:
         """The batch of some graphs, ``(k,)`` on the host; :obj:`None` if it has no room."""
@@ -231,7 +239,7 @@ class Filled(Selection):
         return ranges(self._entry_start, self._entry_count, self.room.size.entries)
 
     def longest_row(self, whole: Whole) -> int:
-        return int(whole.longest_rows.max())
+        return whole.longest_row
 
     def components(self, whole: Whole) -> ComponentsOf:
         return FilledComponents(whole, self)
@@ -259,7 +267,7 @@ class FilledComponents(ComponentsOf):
         whole, chosen = self.whole, self.chosen
         # The nodes of a graph are in the same places whether or not they are ordered by component.
         order = whole.by_component[chosen.nodes] - chosen.shift[chosen.batch]
-        return FilledBlocks(order, order, (), order, chosen.tiles, whole, chosen.room)
+        return FilledBlocks(order, order, (), order, chosen.tiles, chosen.room)
 
     def squares(self) -> None:
         """Where they are is what the tiles say."""
@@ -276,23 +284,20 @@ class FilledBlocks(Blocks):
     """The components of a batch with room, as kernels read them; costs are those of most batches.
 
     Args:
-        table: ``(t, 5)`` int32, of :class:`bunn.kernels.arguments.Tiles`.
-        whole: Of the union, whose matrices are read where they are.
+        table: ``(t, 5)`` int32, of :class:`bunn.kernels.arguments.Tiles`, for the matrices of the
+            union, which are read where they are.
         room: The room.
     """
 
     table: Tensor
-    whole: Whole
     room: Room
 
     @property
     def largest(self) -> int:
-        return int(self.whole.sizes.max())
+        return self.room.union.any_whole().largest
 
     def _area_in(self, rows: int, columns: int) -> int:
-        sizes = self.whole.sizes[: int(self.whole.first_components[-1])]
-        areas = round_up(sizes, rows) * round_up(sizes, columns)
-        return self.room.size.graphs * int(areas.sum()) // (len(self.room.union) - 1)
+        return self.room.usual_area(rows, columns)
 
     @cached_property
     def tiles(self) -> Tiles:

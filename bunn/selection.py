@@ -199,7 +199,17 @@ class Whole:
         device, area, room = self.lap.device, int(self.sizes.square().sum()), MEMORY
         if device.type == "cuda":
             room = torch.cuda.get_device_properties(device).total_memory // 8
-        return int(self.sizes.max()) <= LARGEST and area * self.lap.dtype.itemsize <= room
+        return self.largest <= LARGEST and area * self.lap.dtype.itemsize <= room
+
+    @cached_property
+    def largest(self) -> int:
+        """Nodes of the largest component."""
+        return int(self.sizes.max())
+
+    @cached_property
+    def longest_row(self) -> int:
+        """Entries of the longest row."""
+        return int(self.longest_rows.max())
 
     @cached_property
     def squares(self) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,10 @@ class GatedGCNOptions(FrameOptions):
     def reads_edges(self) -> bool:
         return True
 
+    @property
+    def along_edges(self) -> bool:
+        return True
+
 
 class Stream(nn.Module):
     """What surrounds a layer for one kind of features, of nodes or of edges.

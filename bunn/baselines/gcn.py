@@ -44,6 +44,10 @@ class GCNOptions(FrameOptions):
                 "improved=True weighs self-loops, but self_loops=False; set it to True"
             )
 
+    @property
+    def along_edges(self) -> bool:
+        return True
+
 
 class _GCNConv(GCNConv):  # type: ignore[misc]
     """PyG's layer, on edges that are normalised already."""
@@ -81,10 +85,29 @@ class GCNLayer(ConvLayer):
     ) -> tuple[Tensor, Tensor | None]:
         if edge_weight is None:  # PyG would weigh added loops by one, improved or not
             edge_weight = torch.ones(edge_index.shape[1:], dtype=dtype, device=edge_index.device)
+        if self.self_loops:
+            loop = 2.0 if self.improved else 1.0
+            edge_index, edge_weight = with_loops(edge_index, edge_weight, loop, num_nodes)
         edges: tuple[Tensor, Tensor] = gcn_norm(
-            edge_index, edge_weight, num_nodes, self.improved, self.self_loops, dtype=dtype
+            edge_index, edge_weight, num_nodes, add_self_loops=False, dtype=dtype
         )
         return edges
+
+
+def with_loops(
+    edge_index: Tensor, weight: Tensor, loop: float, num_nodes: int
+) -> tuple[Tensor, Tensor]:
+    """A loop at every node, of weight ``loop`` where there was none; waits for no device.
+
+    As PyG's ``add_remaining_self_loops``; but a loop that is there stays, without its weight, which
+    the new one has, so that the number of edges is known.
+    """
+    source, target = edge_index
+    there, nodes = source == target, torch.arange(num_nodes, device=source.device)
+    place = torch.where(there, source, num_nodes)  # past the last node where it is none
+    loops = weight.new_full((num_nodes + 1,), loop).scatter(0, place, weight)[:num_nodes]
+    weight = torch.cat((weight.masked_fill(there, 0.0), loops))
+    return torch.cat((edge_index, nodes.expand(2, -1)), dim=1), weight
 
 
 class GCNFeedForward(FeedForwardLayer):

@@ -37,6 +37,10 @@ class GINEOptions(GINOptions):
     def reads_edges(self) -> bool:
         return True
 
+    @property
+    def along_edges(self) -> bool:
+        return True
+
 
 class _GINEConv(GINEConv):  # type: ignore[misc]
     """PyG's layer."""

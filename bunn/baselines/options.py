@@ -47,6 +47,11 @@ class FrameOptions:
         return False
 
     @property
+    def along_edges(self) -> bool:
+        """Whether it is known that nodes hear of each other along edges alone."""
+        return False
+
+    @property
     def num_blocks(self) -> int:
         """How often the frame repeats a block: once for every layer, or once at all for a model
         that holds its layers in one block, because they hand on more than features of nodes."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from bunn.data.dataset import GraphCollection, check_indices
-from bunn.selection import Union
+from bunn.selection import Selection, Union
 from bunn.sharing import known_edges
 
 
@@ -124,9 +124,24 @@ class Pack:
             self._by_device[device] = moved
         return self._by_device[device]
 
+    def with_spare(self, nodes: int, edges: int) -> Pack:
+        """The same with one more graph to fill up batches with, all of whose values are zero:
+        :meth:`bunn.selection.Union.with_spare`."""
+        counts = ((self.nodes, nodes), (self.edges, edges), (self.graphs, 1))
+        return self._with(
+            self.union.with_spare(nodes, edges),
+            *(
+                {n: torch.cat((v, v.new_zeros(count, *v.shape[1:]))) for n, v in values.items()}
+                for values, count in counts
+            ),
+        )
+
     def gather(self, members: Tensor) -> Data:
         """The block-diagonal graph of some, ``(k,)`` on the host."""
-        chosen = self.union.select(members)
+        return self.gathered(self.union.select(members))
+
+    def gathered(self, chosen: Selection) -> Data:
+        """The same of those that were chosen from the union."""
         edge_index = chosen.edge_index()
         known_edges(edge_index, chosen.laplacian)
         data = Data(edge_index=edge_index)
@@ -136,7 +151,7 @@ class Pack:
             data[name] = value[chosen.edges]
         for name, value in self.graphs.items():
             data[name] = value[chosen.graphs]
-        data.batch, data.batch_size = chosen.batch, members.numel()
+        data.batch, data.batch_size = chosen.batch, chosen.graphs.numel()
         return data
 
 

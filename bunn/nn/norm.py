@@ -67,6 +67,12 @@ class BatchNorm(nn.BatchNorm1d):
         self.running_var.lerp_(var * (count / (count - 1).clamp(min=1)), self.momentum)
 
 
+def counts_rows(model: nn.Module) -> bool:
+    """Whether all normalisations over rows of a model are such ones."""
+    norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return all(isinstance(norm, BatchNorm) for norm in norms)
+
+
 class _CountedNorm(torch.autograd.Function):
     r"""With :math:`z` the rows that count and zeros elsewhere, :math:`r = n / m`,
 

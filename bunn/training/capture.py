@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from bunn.keeping import kept
 from bunn.nn import DiffusionTime
-from bunn.training.feed import Batch
+from bunn.rooms import Room
+from bunn.training.batch import Batch, Draft
 from bunn.training.run import Run
 
 #: A call to be recorded: from a batch for each run to a tensor for each.
-Call = Callable[[Sequence[Batch]], list[Tensor]]
+Call = Callable[[Sequence[Batch | Draft]], list[Tensor]]
 
 #: Calls before a recording, which fill caches and create optimiser states; the last is watched.
 WARMUP = 2
@@ -65,12 +66,12 @@ class Recorder:
         self._times = [time for model in models for time in learned_times(model)]
         self._bounds = [time.bounds for time in self._times]
         self._drifted = 0.0
-        self._counts: OrderedDict[Hashable, tuple[int, weakref.ref[Tensor]]] = OrderedDict()
+        self._counts: OrderedDict[Hashable, tuple[int, weakref.ref[Tensor | Room]]] = OrderedDict()
         self._recordings: dict[Hashable, Recording] = {}
         self._pool: Any = None
         self._refused: set[str] = set()
 
-    def __call__(self, name: str, call: Call, batches: Sequence[Batch]) -> list[Tensor]:
+    def __call__(self, name: str, call: Call, batches: Sequence[Batch | Draft]) -> list[Tensor]:
         """``call(batches)``.
 
         Args:
@@ -85,7 +86,7 @@ class Recorder:
             return self._recordings[key].replay(batches)
         if name in self._refused or len(self._recordings) == RECORDINGS:
             return call(batches)
-        count = self._count(key, batches[0].inputs.edge_index)
+        count = self._count(key, batches[0].anchor)
         if count < WARMUP:
             return call(batches)
         self._look_at_times()  # now, so that the call itself need not
@@ -97,12 +98,16 @@ class Recorder:
             return replies
         return self._record(name, key, call, batches)
 
-    def _count(self, key: Hashable, edge_index: Tensor) -> int:
-        """How often there was a call of this kind, for as long as the edges live."""
-        count, edges = self._counts.pop(key, (0, weakref.ref(edge_index)))
-        if edges() is not edge_index:  # others in the place of those that were there
+    def refuses(self, name: str) -> bool:
+        """Whether calls of this name cannot be recorded."""
+        return name in self._refused
+
+    def _count(self, key: Hashable, anchor: Tensor | Room) -> int:
+        """How often there was a call of this kind, for as long as its edges live, or its room."""
+        count, before = self._counts.pop(key, (0, weakref.ref(anchor)))
+        if before() is not anchor:  # others in the place of those that were there
             count = 0
-        self._counts[key] = (count + 1, weakref.ref(edge_index))
+        self._counts[key] = (count + 1, weakref.ref(anchor))
         while len(self._counts) > COUNTED:
             self._counts.popitem(last=False)
         return count + 1
@@ -126,7 +131,7 @@ class Recorder:
             time.refresh(ROOM)
 
     def _record(
-        self, name: str, key: Hashable, call: Call, batches: Sequence[Batch]
+        self, name: str, key: Hashable, call: Call, batches: Sequence[Batch | Draft]
     ) -> list[Tensor]:
         try:
             recording = Recording(call, batches, self._optimizers, self._pool)
@@ -159,7 +164,7 @@ class Recording:
     def __init__(
         self,
         call: Call,
-        batches: Sequence[Batch],
+        batches: Sequence[Batch | Draft],
         optimizers: Sequence[torch.optim.Optimizer],
         pool: Any = None,
     ) -> None:
@@ -169,13 +174,12 @@ class Recording:
         with self._rates.on_device(), kept() as self._kept:
             self._replay, self._replies, self.pool = record(call, self._own, pool)
 
-    def replay(self, batches: Sequence[Batch]) -> list[Tensor]:
+    def replay(self, batches: Sequence[Batch | Draft]) -> list[Tensor]:
         """What the function returns for these batches."""
         for own, given, new in zip(self._own, self._given, batches, strict=True):
-            pairs = zip(_numbers(own), _numbers(given), _numbers(new), strict=True)
-            for target, old, source in pairs:
+            for target, old, source in zip(own.numbers, given.numbers, new.numbers, strict=True):
                 if source is not old:
-                    target.copy_(source)
+                    target.copy_(source, non_blocking=True)
         self._given = list(batches)
         self._rates.refresh()
         self._replay()
@@ -183,7 +187,7 @@ class Recording:
 
 
 def record(
-    call: Call, batches: Sequence[Batch], pool: Any
+    call: Call, batches: Sequence[Batch | Draft], pool: Any
 ) -> tuple[Callable[[], None], list[Tensor], Any]:
     """The call as a CUDA graph: how to replay it, the tensors it writes, and its memory."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
@@ -223,34 +227,24 @@ class _Rates:
                 tensor.fill_(group["lr"])
 
 
-def _numbers(batch: Batch) -> list[Tensor]:
-    """What may differ from batch to batch of a kind."""
-    x, pe, y = batch.inputs.x, batch.inputs.pe, batch.y
-    return [x, y] if pe is None else [x, pe, y]
-
-
-def _kinds(batches: Sequence[Batch]) -> Iterator[Hashable]:
-    """Equal for batches on the very same edges, with numbers of the same shapes and types."""
-    numbers = [number for batch in batches for number in _numbers(batch)]
+def _kinds(batches: Sequence[Batch | Draft]) -> Iterator[Hashable]:
+    """Equal for batches of the same kind, with numbers of the same shapes and types."""
+    numbers = [number for batch in batches for number in batch.numbers]
     ids = list(map(id, numbers))
     for number in numbers:  # runs may share some: then they have to share them again
         yield ids.index(id(number)), number.shape, number.dtype
     for batch in batches:
-        _, edge_index, edge_weight, pe, owner, size, edge_attr = batch.inputs
-        same = (edge_index, edge_weight, owner, edge_attr, *batch.rows.values())
-        yield (size, pe is None, *map(id, same))
+        yield batch.kind
 
 
-def _with_own_memory(batches: Sequence[Batch]) -> list[Batch]:
-    copies = {id(number): number.clone() for batch in batches for number in _numbers(batch)}
-
-    def own(batch: Batch) -> Batch:
-        inputs = batch.inputs._replace(x=copies[id(batch.inputs.x)])
-        if inputs.pe is not None:
-            inputs = inputs._replace(pe=copies[id(inputs.pe)])
-        return batch._replace(inputs=inputs, y=copies[id(batch.y)])
-
-    return [own(batch) for batch in batches]
+def _with_own_memory(batches: Sequence[Batch | Draft]) -> list[Batch | Draft]:
+    """The same with numbers of their own on the device."""
+    copies = {
+        id(number): number.to(batch.device, copy=True)
+        for batch in batches
+        for number in batch.numbers
+    }
+    return [batch.with_numbers([copies[id(n)] for n in batch.numbers]) for batch in batches]
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bunn.nn import refresh_times
+from bunn.nn.norm import counted_rows
+from bunn.training.batch import Batch, Draft, Inputs
 from bunn.training.capture import Recorder, can_be_recorded, learned_times
-from bunn.training.feed import Batch, Inputs
 from bunn.training.run import Gradients, Output, Request, Run, Step
 
 Model = Callable[..., Tensor]
@@ -58,6 +59,7 @@ class Driver:
         active = [run for run in self._waiting if not run.finished]
         if active != self._runs:
             self._train_next(active)
+        self._hand_out_drafts()
         self._drive([run.next_epoch() for run in active])
 
     def _train_next(self, runs: list[Run]) -> None:
@@ -73,6 +75,12 @@ class Driver:
         bounded = len(runs) == 1 or not any(map(learned_times, models))
         if self._capture and bounded and all(map(can_be_recorded, runs)):
             self._recorder = Recorder([run.optimizer for run in runs], models)
+
+    def _hand_out_drafts(self) -> None:
+        """Batches are filled up as long as steps on them can be recorded."""
+        recorded = self._recorder is not None and not self._recorder.refuses("step")
+        for run in self._runs:
+            run.feed.drafts = recorded
 
     def _drive(self, routines: Sequence[Generator[Any, Any, Any]]) -> list[Any]:
         """Answers routines, one of each run, until they end; and returns what they return."""
@@ -101,22 +109,27 @@ class Driver:
         return self._perhaps_recorded("evaluation", self._outputs, batches)
 
     def _perhaps_recorded(
-        self, name: str, call: Callable[[Sequence[Batch]], list[Tensor]], batches: Sequence[Batch]
+        self,
+        name: str,
+        call: Callable[[Sequence[Batch | Draft]], list[Tensor]],
+        batches: Sequence[Batch | Draft],
     ) -> list[Tensor]:
         if self._recorder is None:
             return call(batches)
         return self._recorder(name, call, batches)
 
-    def _step(self, batches: Sequence[Batch]) -> list[Tensor]:
+    def _step(self, batches: Sequence[Batch | Draft]) -> list[Tensor]:
         if self._compile and self._recorder is None:
             refresh_times(self._runs[0].model)  # which compiled code does not look at
         return self._drive(
             [run.take_step(batch) for run, batch in zip(self._runs, batches, strict=True)]
         )
 
-    def _outputs(self, batches: Sequence[Batch], training: bool = False) -> list[Tensor]:
-        run, inputs = self._runs[0], [batch.inputs for batch in batches]
-        with run.precision.forward_context(), torch.set_grad_enabled(training):
+    def _outputs(self, batches: Sequence[Batch | Draft], training: bool = False) -> list[Tensor]:
+        read = [batch.read() for batch in batches]
+        run, inputs, counts = self._runs[0], [batch.inputs for batch in read], read[0].counts
+        context = run.precision.forward_context()
+        with context, torch.set_grad_enabled(training), counted_rows(counts):
             if self._stack is not None:
                 return list(self._stack(inputs).unbind(0))
             model: Model = run.model

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform, Compose
 
+from bunn.components import ready_to_send
 from bunn.data import GraphCollection, GraphList, Split
 from bunn.data.pack import Pack, PackedGraphs
 from bunn.data.seeds import generator
@@ -20,8 +21,11 @@ from bunn.data.transforms import (
     LaplacianEncoding,
     QuantileEncoding,
     RandomWalkEncoding,
-    flip_signs,
+    apply_signs,
+    random_signs,
 )
+from bunn.rooms import Filled, Plan, Room, Size, spare_for
+from bunn.training.batch import Batch, Draft, Inputs
 from bunn.training.config import Encoding
 
 #: Nodes of one evaluation batch, unless a single graph has more.
@@ -30,54 +34,6 @@ EVALUATION_NODES = 2**17
 KEPT_NODES = 2**20
 #: Masks of which the rows are remembered.
 KEPT_MASKS = 64
-
-
-class Inputs(NamedTuple):
-    """The arguments of a model.
-
-    Args:
-        x: ``(n, in_channels)``.
-        edge_index: ``(2, e)``.
-        edge_weight: ``(e,)``.
-        pe: ``(n, pe_channels)``.
-        batch: ``(n,)`` the graph of every node, if there are several.
-        batch_size: The number of graphs.
-        edge_attr: ``(e, edge_channels)``, for a model that reads them.
-    """
-
-    x: Tensor
-    edge_index: Tensor
-    edge_weight: Tensor | None
-    pe: Tensor | None
-    batch: Tensor | None
-    batch_size: int
-    edge_attr: Tensor | None = None
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """As a model is called; without edge features for one that reads none."""
-        return tuple(self) if self.edge_attr is not None else tuple(self)[:-1]
-
-
-class Batch(NamedTuple):
-    """What a model reads, and what it should say.
-
-    Args:
-        inputs: The arguments of the model.
-        y: Targets, one row per node or per graph.
-        rows: The rows that count in each part; all where there is no entry.
-    """
-
-    inputs: Inputs
-    y: Tensor
-    rows: dict[str, Tensor]
-
-    def select(self, output: Tensor, part: str) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of the rows that count in ``part``."""
-        rows = self.rows.get(part)
-        if rows is None:
-            return output, self.y
-        return output[rows], self.y[rows]
 
 
 class Feed:
@@ -93,6 +49,11 @@ class Feed:
         cache: Where encodings are kept. (default: nowhere)
         edges: Whether the features of edges are read. (default: :obj:`False`)
         buckets: Batches are cut from so many times their graphs, ordered by size. (default: ``1``)
+        rooms: Whether training batches may be handed out as drafts, where their graphs are packed
+            and have the targets. (default: :obj:`False`)
+
+    Attributes:
+        drafts: Whether they are, if they may.
     """
 
     def __init__(
@@ -106,8 +67,13 @@ class Feed:
         cache: DiskCache | None = None,
         edges: bool = False,
         buckets: int = 1,
+        rooms: bool = False,
     ) -> None:
-        split = encode(split, encoding, cache).to(device)
+        split = encode(split, encoding, cache)
+        sizes: list[Size] = []
+        if rooms and buckets == 1:
+            split, sizes = _with_spare(split, batch_size)
+        split = split.to(device)
         self.parts: dict[str, GraphCollection] = {
             "train": split.train,
             "val": split.val,
@@ -119,6 +85,11 @@ class Feed:
         self._buckets = buckets
         self._kept: dict[tuple[str, int, int], Batch] = {}
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+        self.drafts = True
+        self._rooms: dict[int, Room] = {}
+        self._first: dict[Room, Tensor] = {}
+        if isinstance(split.train, PackedGraphs):
+            self._rooms = {size.graphs: Room(split.train.pack.union, size) for size in sizes}
 
     @property
     def transductive(self) -> bool:
@@ -147,7 +118,7 @@ class Feed:
         shared = len(stacks) == 2 * len(pairs)
         return shared and all(stack.graph is stacks[0].graph for stack in stacks)
 
-    def training(self, epoch: int) -> Iterator[Batch]:
+    def training(self, epoch: int) -> Iterator[Batch | Draft]:
         """The batches of an epoch."""
         graphs, random = self.parts["train"], generator(self.seed, epoch)
         if self.steps == 1:
@@ -159,7 +130,10 @@ class Feed:
         if isinstance(graphs, GraphStack) and not keep:
             order = order.to(graphs.graph.edge_index.device)  # once, not batch by batch
         for indices in order.split(self.batch_size):
-            yield self._with_signs(self._batch("train", graphs, indices, keep), random)
+            signs = self._signs(indices.numel(), random)
+            draft = self._draft(graphs, indices, signs)
+            batch = draft or _with_signs(self._batch("train", graphs, indices, keep), signs)
+            yield batch
 
     def _in_buckets(self, order: Tensor, random: torch.Generator) -> Tensor:
         """The same graphs, those of a batch of about the same size where that is asked for."""
@@ -229,14 +203,71 @@ class Feed:
             kept = self._rows[id(mask)] = (mask, mask.nonzero().squeeze(1))
         return kept[1]
 
-    def _with_signs(self, batch: Batch, random: torch.Generator) -> Batch:
-        inputs, width = batch.inputs, self.encoding.lap_pe
-        if not (self.encoding.flip_signs and width) or inputs.pe is None:
-            return batch
-        signless, size = inputs.pe[:, :width], inputs.batch_size
-        flipped = flip_signs(signless, inputs.batch, random, batch_size=size)
-        pe = torch.cat([flipped, inputs.pe[:, width:]], dim=1)
-        return batch._replace(inputs=inputs._replace(pe=pe))
+    def _signs(self, size: int, random: torch.Generator) -> Tensor | None:
+        """``(size, lap_pe)`` those of the eigenvectors of every graph, on the host, if any."""
+        if not (self.encoding.flip_signs and self.encoding.lap_pe):
+            return None
+        if self.encoding.pe_as == "features":  # among which nobody knows them
+            return None
+        return random_signs(size, self.encoding.lap_pe, random, self.dtype)
+
+    def _draft(
+        self, graphs: GraphCollection, indices: Tensor, signs: Tensor | None
+    ) -> Draft | None:
+        """The batch of some graphs as a draft, if there is a room for it."""
+        room = self._rooms.get(indices.numel()) if self.drafts else None
+        if room is None or not isinstance(graphs, PackedGraphs) or not room.serves:
+            return None
+        plan = room.plan(graphs.members[indices])
+        if plan is None:
+            return None
+        numbers = list(plan) if signs is None else [*plan, pad(signs, (0, 0, 0, 1))]
+        pinned = [ready_to_send(number, room.union.edge_index.device) for number in numbers]
+        pack, counted = graphs.pack, self._counted(indices.numel(), room)
+
+        def build(numbers: Sequence[Tensor]) -> Batch:
+            chosen = Filled(room, Plan(numbers[0], numbers[1]))
+            batch = self._read(pack.gathered(chosen))
+            batch = batch._replace(rows={"train": counted}, counts=chosen.counts)
+            return _with_signs(batch, numbers[2] if len(numbers) > 2 else None)
+
+        return Draft(pinned, room, build)
+
+    def _counted(self, count: int, room: Room) -> Tensor:
+        """``(count,)`` the graphs of a batch without the one that fills it up."""
+        if room not in self._first:
+            self._first[room] = torch.arange(count, device=room.union.edge_index.device)
+        return self._first[room]
+
+
+def _with_signs(batch: Batch, signs: Tensor | None) -> Batch:
+    """The same with eigenvectors of other signs."""
+    inputs = batch.inputs
+    if signs is None or inputs.pe is None:
+        return batch
+    width = signs.size(1)
+    flipped = apply_signs(inputs.pe[:, :width], signs, inputs.batch)
+    pe = torch.cat([flipped, inputs.pe[:, width:]], dim=1)
+    return batch._replace(inputs=inputs._replace(pe=pe))
+
+
+def _with_spare(split: Split, batch_size: int | None) -> tuple[Split, list[Size]]:
+    """The split with what batches can be filled up with, and the sizes of their rooms: that of most
+    batches and that of the last. None if graphs are not packed, or nodes have the targets."""
+    parts = (split.train, split.val, split.test)
+    train = split.train
+    if not isinstance(train, PackedGraphs) or "y" not in train.pack.graphs:
+        return split, []
+    if (
+        batch_size is None
+        or batch_size >= len(train)
+        or any(not isinstance(part, PackedGraphs) or part.pack is not train.pack for part in parts)
+    ):
+        return split, []
+    counts = {batch_size, len(train) % batch_size or batch_size}
+    sizes = [Size.of(train.pack.union, train.members, count) for count in sorted(counts)]
+    pack = train.pack.with_spare(*spare_for(sizes))
+    return Split(*(part.on(pack) for part in parts if isinstance(part, PackedGraphs))), sizes
 
 
 def _sizes(graphs: GraphCollection) -> Tensor:

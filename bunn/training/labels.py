@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from bunn.data import GraphDataset
-from bunn.training.feed import Batch, Feed
+from bunn.training.batch import Batch
+from bunn.training.feed import Feed
 from bunn.training.options import ConfigError
 
 

@@ -63,6 +63,11 @@ class BuNNOptions:
         """Whether the features of edges are read; a bundle knows none."""
         return False
 
+    @property
+    def along_edges(self) -> bool:
+        """Whether nodes hear of each other along edges alone: heat flows there."""
+        return True
+
     def __post_init__(self) -> None:
         with torch.device("meta"):  # no memory, no random numbers: an error now, not after loading
             _build_bunn(self, in_channels=1, out_channels=1)

@@ -24,12 +24,13 @@ from bunn.data import GraphDataset
 from bunn.data.transforms import DiskCache
 from bunn.files import plain
 from bunn.training.average import Average
+from bunn.training.batch import Batch, Draft, may_have_rooms
 from bunn.training.building import build_model
 from bunn.training.checkpoint import Tensors, pack_optimizer, unpack_optimizer
 from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.divergence import NonFiniteLossError, suspects
-from bunn.training.feed import Batch, Feed
+from bunn.training.feed import Feed
 from bunn.training.labels import ShownLabels
 from bunn.training.objective import Objective
 from bunn.training.optimizer import build_optimizer, build_schedule
@@ -43,7 +44,7 @@ UNSEEN = 256
 class Step(NamedTuple):
     """Asks for :meth:`Run.take_step`, and for the loss that it returns."""
 
-    batch: Batch
+    batch: Batch | Draft
 
 
 class Output(NamedTuple):
@@ -153,6 +154,7 @@ class Run:
             cache,
             edges=config.model.reads_edges and dataset.edge_channels > 0,
             buckets=config.training.buckets,
+            rooms=may_have_rooms(config, self.model, self.device),
         )
         share = config.training.label_inputs
         self.labels = None if share is None else ShownLabels(share, dataset, self.feed)
@@ -219,8 +221,9 @@ class Run:
                 self._keep(Evaluation(self.epoch, self.step, lr, loss_mean, metrics))
         self._advance_schedule(evaluated)
 
-    def take_step(self, batch: Batch) -> Generator[Output | Gradients, Tensor, Tensor]:
+    def take_step(self, given: Batch | Draft) -> Generator[Output | Gradients, Tensor, Tensor]:
         """One step of the optimiser; on a GPU it waits for nothing, so that it can be recorded."""
+        batch = given.read()
         if self.labels is not None:
             batch = self.labels.some(batch)
         output = yield Output(batch, training=True)

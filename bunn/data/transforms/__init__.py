@@ -12,7 +12,7 @@ from bunn.data.transforms.degree_encoding import DegreeEncoding
 from bunn.data.transforms.laplacian_encoding import LaplacianEncoding
 from bunn.data.transforms.quantile_encoding import QuantileEncoding
 from bunn.data.transforms.random_walk_encoding import RandomWalkEncoding
-from bunn.data.transforms.sign_flip import RandomSignFlip, flip_signs
+from bunn.data.transforms.sign_flip import RandomSignFlip, apply_signs, flip_signs, random_signs
 
 __all__ = [
     "CacheWarning",
@@ -25,7 +25,9 @@ __all__ = [
     "RandomSignFlip",
     "RandomWalkEncoding",
     "UnwritableCacheWarning",
+    "apply_signs",
     "cache_root",
     "flip_signs",
     "known_laplacian",
+    "random_signs",
 ]

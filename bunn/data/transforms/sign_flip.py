@@ -70,7 +70,25 @@ def flip_signs(
         batch_size = 1
     elif batch_size is None:
         batch_size = int(batch.max()) + 1 if batch.numel() else 0
+    return apply_signs(pe, random_signs(batch_size, pe.size(1), generator, pe.dtype), batch)
+
+
+def random_signs(
+    num_graphs: int, count: int, generator: torch.Generator | None, dtype: torch.dtype
+) -> Tensor:
+    """``(num_graphs, count)`` those of :func:`flip_signs`, on the generator's device."""
     device = torch.device("cpu") if generator is None else generator.device
-    flips = torch.randint(2, (batch_size, pe.size(1)), generator=generator, device=device)
-    signs = sent((1 - 2 * flips).to(pe.dtype), pe.device)
+    flips = torch.randint(2, (num_graphs, count), generator=generator, device=device)
+    return (1 - 2 * flips).to(dtype)
+
+
+def apply_signs(pe: Tensor, signs: Tensor, batch: Tensor | None) -> Tensor:
+    """``pe`` with the signs of its graphs; a new tensor.
+
+    Args:
+        pe: ``(n, k)`` eigenvectors.
+        signs: ``(num_graphs, k)``, on any device.
+        batch: ``(n,)`` the graph of every node, :obj:`None` if there is one.
+    """
+    signs = sent(signs, pe.device)
     return pe * (signs if batch is None else signs[batch])
