@@ -18,6 +18,7 @@ from benchmarks import (
     gpu_diffusion,
     gpu_layers,
     gpu_models,
+    gpu_peptides,
     gpu_scale,
     gpu_seconds,
     gpu_splits,
@@ -55,7 +56,7 @@ BENCHMARKS = {
     for module in (
         *(diffusion, layer, memory, scaling, peptides, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
-        *(gpu_accuracy, gpu_desync, gpu_seconds, gpu_tests),
+        *(gpu_accuracy, gpu_desync, gpu_peptides, gpu_seconds, gpu_tests),
     )
 }
 GROUPS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import load
+from benchmarks.results import FOLDER, load
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
@@ -31,7 +31,8 @@ def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, _machine(load("layer")), _diffusion(load("diffusion"))]
     parts += [_layer(load("layer")), _memory(load("memory")), _scaling(load("scaling"))]
-    parts += [_peptides(load("peptides"))]
+    names = ("peptides", "gpu_peptides")
+    parts += [_peptides(load(name)) for name in names if (FOLDER / f"{name}.json").is_file()]
     return "\n".join(parts)
 
 
@@ -143,20 +144,22 @@ def _scaling(result: dict[str, Any]) -> str:
 
 
 def _peptides(result: dict[str, Any]) -> str:
+    on_cpu = result["device"] == "cpu"
     rows = [
         [
             f"`{row['model']}`",
             f"{row['parameters']:,}",
-            f"{row['seconds'] * 1e3:.0f} ms",
+            f"{row['seconds'] * 1e3:.{0 if on_cpu else 1}f} ms",
             f"{row['over_gcn']:.2f}",
         ]
         for row in result["rows"]
     ]
     env = result["environment"]
+    where = f"cpu with {env['threads']} threads" if on_cpu else f"an {result['device']}"
     return (
-        "## Batches of small graphs\n\n"
+        f"## Batches of small graphs{'' if on_cpu else ' on a GPU'}\n\n"
         f"A training step on Peptides-func, batches of {result['batch_size']} graphs, six layers, "
-        f"median of {result['repeats']}, on {result['device']} with {env['threads']} threads. All "
+        f"median of {result['repeats']}, on {where}. All "
         "but the last are of one loop, with batches that are gathered from a packed dataset; "
         "`gcn, PyG` is PyG's own model, without positional encodings, in a loop over a "
         "`DataLoader`. `bunn` chooses how heat is computed; `bunn, spectral` takes all "

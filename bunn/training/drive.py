@@ -58,11 +58,12 @@ class Driver:
         """One epoch of every run that is not finished."""
         active = [run for run in self._waiting if not run.finished]
         if active != self._runs:
-            self._train_next(active)
+            self.make_ready(active)
         self._hand_out_drafts()
         self._drive([run.next_epoch() for run in active])
 
-    def _train_next(self, runs: list[Run]) -> None:
+    def make_ready(self, runs: list[Run]) -> None:
+        """What comes next is asked for by these runs."""
         before, self._runs, self._stack, self._recorder = self._stack, runs, None, None
         if len(runs) > 1:
             self._stack = Stack([run.model for run in runs])
@@ -94,10 +95,10 @@ class Driver:
                     results.append(end.value)
             if results:
                 return results
-            replies = self._replies(requests)
+            replies = self.answer(requests)
 
-    def _replies(self, requests: Sequence[Request]) -> list[Any]:
-        """Runs are in step: all of them ask for the same thing."""
+    def answer(self, requests: Sequence[Request]) -> list[Any]:
+        """A reply to each run; they are in step, and all of them ask for the same thing."""
         first = requests[0]
         if isinstance(first, Gradients):
             return self._differentiate([cast(Gradients, request).loss for request in requests])

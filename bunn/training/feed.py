@@ -53,7 +53,7 @@ class Feed:
             and have the targets. (default: :obj:`False`)
 
     Attributes:
-        drafts: Whether they are, if they may.
+        drafts: Whether they are, if they may. (default: :obj:`False`)
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Feed:
         self._buckets = buckets
         self._kept: dict[tuple[str, int, int], Batch] = {}
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
-        self.drafts = True
+        self.drafts = False
         self._rooms: dict[int, Room] = {}
         self._first: dict[Room, Tensor] = {}
         if isinstance(split.train, PackedGraphs):

@@ -203,18 +203,20 @@ def test_what_waits_for_the_device_is_no_longer_filled_up(packed, recorded, monk
 
 def test_drafts_are_for_packed_graphs_with_targets(packed, recorded):
     run = Run(config_of(*MODELS["bunn"]), packed, 0, 0, Device("cpu", "64"))
+    assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
+    run.feed.drafts = True
     assert all(isinstance(batch, Draft) for batch in run.feed.training(0))
     assert all(isinstance(batch, Batch) for batch in run.feed.evaluation("val"))
-    run.feed.drafts = False
-    assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
     whole = config_of(*MODELS["bunn"], training={"epochs": 1, "batch_size": None})
     run = Run(whole, packed, 0, 0, Device("cpu", "64"))
+    run.feed.drafts = True
     assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
 
 
 def test_a_draft_is_the_batch(packed, recorded):
     encoding = ENCODED
     run = Run(config_of(*MODELS["gine"], encoding=encoding), packed, 0, 0, Device("cpu", "64"))
+    run.feed.drafts = True
     drafts = [draft.read() for draft in run.feed.training(3)]
     run.feed.drafts = False
     for ours, theirs in zip(drafts, run.feed.training(3), strict=True):
