@@ -30,6 +30,7 @@ from bunn.baselines.memory import EdgeMemory, Edges
 from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions
 from bunn.nn.block import BuNNBlock
+from bunn.nn.head import build_head
 from bunn.nn.model import POOLINGS, reads_encodings
 
 Pooling = Literal["mean", "sum", "max"] | None
@@ -235,10 +236,8 @@ class GraphModel(nn.Module):
         self.blocks = nn.ModuleList(block(options) for _ in range(options.num_blocks))
         cast(GraphModule, self.blocks[-1]).end_edges()
         self.norm = BuNNBlock.build_norm(options.norm if options.norm_first else None, hidden)
-        parts = []
-        for _ in range(options.head_layers - 1):
-            parts += [Linear(hidden, hidden), activation_resolver(options.act)]
-        self.head = nn.Sequential(*parts, Linear(hidden, out_channels))
+        act = options.head_act or options.act
+        self.head = build_head(hidden, out_channels, options.head_layers, act, options.head_dropout)
 
     def reset_parameters(self) -> None:
         for child in self.children():

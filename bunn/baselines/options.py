@@ -24,6 +24,8 @@ class FrameOptions:
         norm_first: Whether a block normalises before the layer, or after it.
         residual: Whether blocks add to the stream or replace it.
         head_layers: Depth of the head.
+        head_dropout: Of what each layer of the head reads.
+        head_act: Its non-linearity, :obj:`None` for that of the blocks.
         linear_encoder: Whether features enter through a linear map alone, as if the first layer
             read them raw, or through a non-linearity too.
         norm_residual: Whether a block that normalises after the layer does so after its residual
@@ -38,6 +40,8 @@ class FrameOptions:
     norm_first: bool = True
     residual: bool = True
     head_layers: int = 1
+    head_dropout: float = 0.0
+    head_act: str | None = None
     linear_encoder: bool = False
     norm_residual: bool = False
 
@@ -68,8 +72,11 @@ class FrameOptions:
                 "them to False"
             )
         check_probability(self, "dropout")
+        check_probability(self, "head_dropout")
         check_choice(self, "norm", ("layer", "batch", None))
         check_activation(self, "act")
+        if self.head_act is not None:
+            check_activation(self, "head_act")
 
 
 def check_count(options: object, name: str, least: int = 1) -> None:

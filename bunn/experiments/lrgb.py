@@ -201,6 +201,7 @@ def _options(dataset: str, best: Best, **keywords: Any) -> BuNNOptions:
         num_bundles=best.bundles,
         phi=best.phi,
         dropout=PROTOCOL[dataset][3],
+        head_dropout=PROTOCOL[dataset][3],
         norm="batch",
         norm_first=False,
         head_layers=3,
@@ -214,6 +215,9 @@ def _baseline(dataset: str, model: str) -> Config:
     dropout = PROTOCOL[dataset][3] if settings.dropout is None else settings.dropout
     keywords = {"act": "gelu", "dropout": dropout, "head_layers": settings.head}
     keywords["linear_encoder"] = True
+    # As their heads are: that of nodes drops nothing, and has its own non-linearity.
+    head = ("gelu", dropout) if dataset != VOC else ("relu", 0.0)
+    keywords["head_act"], keywords["head_dropout"] = head
     options = BASELINES[model].options(
         hidden_channels=settings.width,
         num_layers=settings.layers,

@@ -19,6 +19,7 @@ from bunn.laplacian import Laplacian, Normalization
 from bunn.nn.block import BuNNBlock, Norm
 from bunn.nn.conv import Bias, BuNNConv
 from bunn.nn.dropout import hiding
+from bunn.nn.head import build_head
 from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
@@ -52,6 +53,7 @@ class BuNN(nn.Module):
         pooling: ``"mean"``, ``"sum"`` or ``"max"`` over each graph, :obj:`None` for node outputs.
             (default: :obj:`None`)
         head_layers: Depth of the head. (default: ``1``)
+        head_dropout: Of what each layer of the head reads. (default: ``0.0``)
         encoder: A module from ``x`` to ``(n, hidden_channels)``. One that has ``pe_channels``, such
             as :class:`bunn.nn.PositionalEncoder`, is called with ``x`` and ``pe``, and phi does
             without ``pe`` then. (default: linear, dropout, activation)
@@ -91,6 +93,7 @@ class BuNN(nn.Module):
         residual: bool = True,
         pooling: Literal["mean", "sum", "max"] | None = None,
         head_layers: int = 1,
+        head_dropout: float = 0.0,
         encoder: nn.Module | None = None,
         phi: str | nn.Module | PhiFactory | None = None,
         phi_layers: int = 1,
@@ -191,10 +194,7 @@ class BuNN(nn.Module):
         self.norm = BuNNBlock.build_norm(norm if norm_first else None, hidden_channels)
         self.head: nn.Module = nn.Identity()
         if out_channels is not None:
-            parts: list[nn.Module] = []
-            for _ in range(head_layers - 1):
-                parts += [Linear(hidden_channels, hidden_channels), activation_resolver(act)]
-            self.head = nn.Sequential(*parts, Linear(hidden_channels, out_channels))
+            self.head = build_head(hidden_channels, out_channels, head_layers, act, head_dropout)
 
     def reset_parameters(self) -> None:
         for child in self.children():

@@ -36,6 +36,7 @@ class BuNNOptions:
     norm_first: bool = True
     residual: bool = True
     head_layers: int = 1
+    head_dropout: float = 0.0
     linear_encoder: bool = False
     phi: Literal["mlp", "sum", "sage"] = "mlp"
     phi_layers: int = 1
