@@ -34,7 +34,7 @@ from bunn.keeping import lasting
 from bunn.training import Config, Encoding, Run
 from bunn.training.device import Device
 from bunn.training.drive import Driver
-from bunn.training.feed import encode
+from bunn.training.encode import encode
 from bunn.training.run import Step
 
 REPEATS, BATCH = 7, 200

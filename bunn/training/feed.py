@@ -8,25 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch_geometric.data import Data
-from torch_geometric.transforms import BaseTransform, Compose
 
 from bunn.components import ready_to_send
-from bunn.data import GraphCollection, GraphList, Split
-from bunn.data.pack import Pack, PackedGraphs
+from bunn.data import GraphCollection, Split
+from bunn.data.pack import PackedGraphs
 from bunn.data.seeds import generator
 from bunn.data.stack import GraphStack
-from bunn.data.transforms import (
-    DegreeEncoding,
-    DiskCache,
-    LaplacianEncoding,
-    QuantileEncoding,
-    RandomWalkEncoding,
-    apply_signs,
-    random_signs,
-)
+from bunn.data.transforms import DiskCache, apply_signs, random_signs
 from bunn.rooms import Filled, Plan, Room, Size, spare_for
 from bunn.training.batch import Batch, Draft, Inputs
 from bunn.training.config import Encoding
+from bunn.training.encode import encode
 
 #: Nodes of one evaluation batch, unless a single graph has more.
 EVALUATION_NODES = 2**17
@@ -87,7 +79,6 @@ class Feed:
         self._rows: dict[int, tuple[Tensor, Tensor]] = {}
         self.drafts = False
         self._rooms: dict[int, Room] = {}
-        self._first: dict[Room, Tensor] = {}
         if isinstance(split.train, PackedGraphs):
             self._rooms = {size.graphs: Room(split.train.pack.union, size) for size in sizes}
 
@@ -223,21 +214,16 @@ class Feed:
             return None
         numbers = list(plan) if signs is None else [*plan, pad(signs, (0, 0, 0, 1))]
         pinned = [ready_to_send(number, room.union.edge_index.device) for number in numbers]
-        pack, counted = graphs.pack, self._counted(indices.numel(), room)
+        pack, count = graphs.pack, indices.numel()
 
         def build(numbers: Sequence[Tensor]) -> Batch:
             chosen = Filled(room, Plan(numbers[0], numbers[1]))
             batch = self._read(pack.gathered(chosen))
-            batch = batch._replace(rows={"train": counted}, counts=chosen.counts)
+            rows = {"train": torch.arange(count, device=chosen.nodes.device)}  # not what fills up
+            batch = batch._replace(rows=rows, counts=chosen.counts)
             return _with_signs(batch, numbers[2] if len(numbers) > 2 else None)
 
         return Draft(pinned, room, build)
-
-    def _counted(self, count: int, room: Room) -> Tensor:
-        """``(count,)`` the graphs of a batch without the one that fills it up."""
-        if room not in self._first:
-            self._first[room] = torch.arange(count, device=room.union.edge_index.device)
-        return self._first[room]
 
 
 def _with_signs(batch: Batch, signs: Tensor | None) -> Batch:
@@ -288,55 +274,3 @@ def _equal(mine: Tensor | None, theirs: Tensor | None) -> bool:
     if mine is None or theirs is None:
         return mine is theirs
     return mine is theirs or torch.equal(mine, theirs)
-
-
-def encode(split: Split, encoding: Encoding, cache: DiskCache | None = None) -> Split:
-    """The split with ``lap_pe`` and ``rwse`` attached to its graphs or their features, and features
-    encoded."""
-    transforms: list[BaseTransform] = []
-    if encoding.lap_pe:
-        transforms.append(LaplacianEncoding(encoding.lap_pe, cache=cache))
-    if encoding.rwse:
-        transforms.append(RandomWalkEncoding(encoding.rwse, cache=cache))
-    if encoding.pe_as == "features":
-        transforms.append(_Beside())
-    if encoding.degree:
-        transforms.append(DegreeEncoding(attr=None))
-    if transforms:
-        split = _each(split, Compose(transforms))
-    if encoding.quantiles:
-        split = _each(split, QuantileEncoding.fit(split.train, encoding.quantiles))
-    return split
-
-
-class _Beside(BaseTransform):  # type: ignore[misc]
-    """Positional encodings as columns of ``x``; eigenvectors with entries of about one."""
-
-    def forward(self, data: Data) -> Data:
-        columns = [data.x]
-        if "lap_pe" in data:
-            size = data.lap_pe.new_full((1, 1), data.num_nodes)
-            if "batch" in data:
-                size = torch.bincount(data.batch)[data.batch].unsqueeze(1)
-            columns.append(data.lap_pe * size.sqrt())
-            del data.lap_pe, data.lap_eigenvalues
-        if "rwse" in data:
-            columns.append(data.rwse)
-            del data.rwse
-        data.x = torch.cat(columns, dim=1)
-        return data
-
-
-def _each(split: Split, transform: BaseTransform) -> Split:
-    done: dict[int, GraphCollection] = {}
-    packs: dict[int, Pack] = {}
-    for graphs in (split.train, split.val, split.test):
-        if id(graphs) in done:
-            continue
-        if isinstance(graphs, PackedGraphs):  # all graphs of a pack at once
-            key = id(graphs.pack)
-            packs[key] = packs.get(key) or graphs.pack.transformed(transform)
-            done[id(graphs)] = graphs.on(packs[key])
-        else:
-            done[id(graphs)] = GraphList([transform(data) for data in graphs])
-    return Split(*(done[id(graphs)] for graphs in (split.train, split.val, split.test)))

@@ -13,7 +13,7 @@ from bunn.data.transforms import DegreeEncoding, LaplacianEncoding, RandomWalkEn
 from bunn.sharing import laplacian_of
 from bunn.theory import graphs as shapes
 from bunn.training import Encoding
-from bunn.training.feed import encode
+from bunn.training.encode import encode
 
 
 def some_data():

@@ -23,7 +23,7 @@ from bunn.experiments.tables import tables_for
 from bunn.nn import DiffusionTime
 from bunn.training import ConfigError, InterruptedRunError
 from bunn.training.building import build_model
-from bunn.training.feed import encode
+from bunn.training.encode import encode
 from bunn.training.optimizer import build_optimizer
 from bunn.training.watch import ignore
 from tests.data.raw_files import SMILES, write_dataset, write_peptides

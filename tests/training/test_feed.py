@@ -17,7 +17,8 @@ from bunn.data import (
 )
 from bunn.training import ConfigError, Encoding
 from bunn.training import feed as feed_module
-from bunn.training.feed import Feed, encode
+from bunn.training.encode import encode
+from bunn.training.feed import Feed
 from tests.training.tiny import BOARD, CLUSTERS, molecule
 
 CPU = torch.device("cpu")
