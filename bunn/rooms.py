@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -55,8 +55,7 @@ class Size(NamedTuple):
         of_nodes = round_up(_room_for(nodes, graphs) + 1, STEP)
         of_edges = round_up(_room_for(edges, graphs), STEP)
         of_entries = of_nodes + round_up(_room_for(more, graphs), STEP)
-        while of_edges in (of_nodes, graphs + 1):  # by which rows are told apart
-            of_edges += STEP
+        of_edges += STEP if of_edges == of_nodes else 0  # by which rows are told apart
         return cls(graphs, of_nodes, of_edges, of_entries)
 
 
@@ -105,13 +104,16 @@ class Room:
 
     def __init__(self, union: Union, size: Size) -> None:
         self.union, self.size = union, size
+        self._areas: dict[tuple[int, int], int] = {}
 
     @cached_property
     def serves(self) -> bool:
-        """Whether there are kernels for all components, none of which has to be cut."""
+        """Whether there are kernels for all components, none of which has to be cut, and memory for
+        their eigenvectors."""
         whole, size = self.union.any_whole(), self.size
         short = whole.longest_row <= kernels.longest(size.nodes, size.entries)
-        return short and whole.largest <= kernels.LARGEST
+        small = whole.largest <= kernels.LARGEST and whole.largest < size.nodes
+        return short and small and whole.has_room
 
     @cached_property
     def tiling(self) -> Tiling:
@@ -126,13 +128,15 @@ class Room:
         usual = self.size.graphs * float(own.double().mean())
         return round_up(int(usual + 2 * SPARE * spread) + self.size.nodes // TOGETHER + 1, STEP)
 
-    @cache  # noqa: B019  (a room lives as long as a training)
     def usual_area(self, rows: int, columns: int) -> int:
         """That of the components of a batch, by and large, in tiles of so many rows and columns."""
-        whole = self.union.any_whole()
-        sizes = whole.sizes[: int(whole.first_components[-1])]
-        areas = round_up(sizes, rows) * round_up(sizes, columns)
-        return self.size.graphs * int(areas.sum()) // (len(self.union) - 1)
+        if (rows, columns) not in self._areas:
+            whole = self.union.any_whole()
+            sizes = whole.sizes[: int(whole.first_components[-1])]
+            areas = round_up(sizes, rows) * round_up(sizes, columns)
+            mean = int(areas.sum()) / (len(self.union) - 1)
+            self._areas[rows, columns] = int(self.size.graphs * mean)
+        return self._areas[rows, columns]
 
     def plan(self, members: Tensor) -> Plan | None:
         """The batch of some graphs, ``(k,)`` on the host; :obj:`None` if it has no room."""
@@ -225,15 +229,23 @@ class Filled(Selection):
         self.union, self.room, self.tiles = room.union, room, plan.tiles
         self.graphs, start, count, edge_start, edge_count, *rest = plan.table
         self._entry_start, self._entry_count, self.shift, self.first = rest
-        self.num_nodes = room.size.nodes
+        self.num_nodes, self._filling = room.size.nodes, count[-1]
         self.nodes, self.batch = ranges(start, count, room.size.nodes)
         self.edges, self._owner = ranges(edge_start, edge_count, room.size.edges)
-        #: Of all nodes, edges and graphs, how many count: ``()`` each, by how many there are.
+        #: Of all nodes, and of all edges, how many count: ``()`` each, by how many there are.
         self.counts = {
             room.size.nodes: count[:-1].sum(),
             room.size.edges: edge_count[:-1].sum(),
-            room.size.graphs + 1: torch.full_like(count[0], room.size.graphs),
         }
+
+    def edge_index(self) -> Tensor:
+        """``(2, e)`` the edges themselves; those that fill up are loops of all nodes that do.
+
+        At one node, thousands of them would add up layer by layer to more than a number can be.
+        """
+        place = torch.arange(self.edges.numel(), device=self.edges.device)
+        loops = self.num_nodes - 1 - place % self._filling
+        return torch.where(self._owner == self.room.size.graphs, loops, super().edge_index())
 
     def entries(self, whole: Whole) -> tuple[Tensor, Tensor]:
         return ranges(self._entry_start, self._entry_count, self.room.size.entries)
@@ -267,7 +279,9 @@ class FilledComponents(ComponentsOf):
         whole, chosen = self.whole, self.chosen
         # The nodes of a graph are in the same places whether or not they are ordered by component.
         order = whole.by_component[chosen.nodes] - chosen.shift[chosen.batch]
-        return FilledBlocks(order, order, (), order, chosen.tiles, chosen.room)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(order.numel(), device=order.device)
+        return FilledBlocks(order, rank, (), whole.local[chosen.nodes], chosen.tiles, chosen.room)
 
     def squares(self) -> None:
         """Where they are is what the tiles say."""

@@ -87,19 +87,22 @@ class Union:
         return next(iter(self._wholes.values()), None) or self.whole("rw")
 
     def with_spare(self, nodes: int, edges: int) -> Union:
-        """The same with one more graph, of isolated nodes, to fill up batches with; built once.
+        """The same with one more graph to fill up batches with, of so many nodes or more; built
+        once, if nobody asks for more.
 
-        Its edges are loops of its first node, which are as good as none: heat stays there.
+        Its nodes are isolated, and its edges loops of the first, which are as good as none: heat
+        stays there.
         """
-        if (nodes, edges) not in self._with_spare:
-            loops = self.edge_index.new_full((2, edges), self.total_nodes)
-            counts = (torch.tensor([nodes]), torch.tensor([edges]))
-            self._with_spare[nodes, edges] = Union(
-                torch.cat((self.edge_index, loops), 1),
-                torch.cat((self.num_nodes, counts[0])),
-                torch.cat((self.num_edges, counts[1])),
-            )
-        return self._with_spare[nodes, edges]
+        for spare, union in self._with_spare.items():
+            if spare[0] >= nodes and spare[1] >= edges:
+                return union
+        loops = self.edge_index.new_full((2, edges), self.total_nodes)
+        union = self._with_spare[nodes, edges] = Union(
+            torch.cat((self.edge_index, loops), 1),
+            torch.cat((self.num_nodes, torch.tensor([nodes]))),
+            torch.cat((self.num_edges, torch.tensor([edges]))),
+        )
+        return union
 
     def select(self, members: Tensor) -> Selection:
         """Some of the graphs.
@@ -200,6 +203,15 @@ class Whole:
         if device.type == "cuda":
             room = torch.cuda.get_device_properties(device).total_memory // 8
         return self.largest <= LARGEST and area * self.lap.dtype.itemsize <= room
+
+    @cached_property
+    def local(self) -> Tensor:
+        """``(n,)`` the place of a node inside its component."""
+        (sizes,) = _sent([self.sizes], self.lap.device)
+        place, _ = ranges(torch.zeros_like(sizes), sizes, self.by_component.numel())
+        local = torch.empty_like(place)
+        local[self.by_component] = place
+        return local
 
     @cached_property
     def largest(self) -> int:

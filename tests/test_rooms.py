@@ -1,11 +1,16 @@
 """Batches that are filled up: the graphs in them do not notice."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bunn
+from bunn import kernels
+from bunn import selection as selection_module
 from bunn.components import TOGETHER
 from bunn.rooms import Filled, Plan, Room, Size, isolated, spare_for
 from bunn.theory import graphs as shapes
@@ -48,7 +53,10 @@ def test_the_first_nodes_are_those_of_the_graphs(data, graphs, norm):
     assert selection.counts[room.size.nodes] == n < room.size.nodes
     assert selection.counts[room.size.edges] == e
     assert torch.equal(selection.edge_index()[:, :e], edges)
-    assert (selection.edge_index()[:, e:] == n).all()
+    source, target = selection.edge_index()[:, e:]
+    assert torch.equal(source, target)  # loops, as many at each node that fills up
+    at_each = torch.bincount(source - n, minlength=room.size.nodes - n)
+    assert at_each.max() - at_each.min() <= 1
     assert selection.graphs[:-1].tolist() == list(chosen)
     assert (selection.batch[n:] == graphs).all()
     lap = selection.laplacian(norm)
@@ -58,6 +66,9 @@ def test_the_first_nodes_are_those_of_the_graphs(data, graphs, norm):
     assert torch.unique(lap.components).numel() == anew.num_components + room.size.nodes - n
     for name in ("degree", "null_vector"):
         assert torch.equal(getattr(lap, name)[:n], getattr(anew, name)), name
+    blocks = lap.blocks
+    assert torch.equal(blocks.order[blocks.rank], torch.arange(room.size.nodes))
+    assert torch.equal(blocks.local[:n], anew.blocks.local)
     x = torch.randn(room.size.nodes, 3)
     torch.testing.assert_close((lap @ x)[:n], anew @ x[:n], rtol=0, atol=1e-6)
     assert not (lap @ x)[n:].any()  # heat stays where it is
@@ -91,6 +102,29 @@ def test_what_is_too_large_has_no_room():
     assert room.plan(torch.tensor([0, 1])) is not None
 
 
+def test_rooms_serve_where_kernels_do(monkeypatch):
+    assert room_for(4).serves
+    large = (shapes.cycle(150).edge_index, 150)
+    assert not room_for(1, [*GRAPHS * 30, large]).serves  # larger than the room
+    monkeypatch.setattr(kernels, "LARGEST", 100)
+    assert not room_for(4).serves
+    monkeypatch.undo()
+    monkeypatch.setattr(selection_module, "MEMORY", 100)  # for eigenvectors
+    assert not room_for(4).serves
+    monkeypatch.undo()
+    monkeypatch.setattr(kernels, "SHORT", 2)
+    assert not room_for(4).serves
+
+
+def test_a_room_is_forgotten():
+    room = room_for(4)
+    assert room.usual_area(1, 1) > 0
+    gone = [weakref.ref(room), weakref.ref(room.union)]
+    del room
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
 def test_stacks_are_not_to_be_had():
     lap = filled(room_for(2), [0, 1]).laplacian("rw")
     with pytest.raises(RuntimeError, match="multiplied by kernels alone"):
@@ -101,4 +135,6 @@ def test_a_spare_graph_is_built_once():
     union = union_of(GRAPHS)
     assert union.with_spare(9, 4) is union.with_spare(9, 4)
     assert union.with_spare(9, 4).total_nodes == union.total_nodes + 9
+    assert union.with_spare(3, 2) is union.with_spare(9, 4)  # enough, and more
+    assert union.with_spare(3, 8) is not union.with_spare(9, 4)
     assert len(union.with_spare(3, 2)) == len(union) + 1

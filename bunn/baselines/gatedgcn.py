@@ -36,7 +36,7 @@ class GatedGCNOptions(FrameOptions):
         return True
 
     @property
-    def along_edges(self) -> bool:
+    def may_be_filled(self) -> bool:
         return True
 
 

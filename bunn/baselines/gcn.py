@@ -45,8 +45,8 @@ class GCNOptions(FrameOptions):
             )
 
     @property
-    def along_edges(self) -> bool:
-        return True
+    def may_be_filled(self) -> bool:
+        return not self.feed_forward  # which waits for its edges
 
 
 class _GCNConv(GCNConv):  # type: ignore[misc]

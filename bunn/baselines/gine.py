@@ -38,7 +38,7 @@ class GINEOptions(GINOptions):
         return True
 
     @property
-    def along_edges(self) -> bool:
+    def may_be_filled(self) -> bool:
         return True
 
 

@@ -51,8 +51,9 @@ class FrameOptions:
         return False
 
     @property
-    def along_edges(self) -> bool:
-        """Whether it is known that nodes hear of each other along edges alone."""
+    def may_be_filled(self) -> bool:
+        """Whether batches may be filled up with isolated nodes: nodes hear of each other along
+        edges alone, and nobody waits to know how many there are."""
         return False
 
     @property

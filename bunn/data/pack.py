@@ -127,9 +127,11 @@ class Pack:
     def with_spare(self, nodes: int, edges: int) -> Pack:
         """The same with one more graph to fill up batches with, all of whose values are zero:
         :meth:`bunn.selection.Union.with_spare`."""
+        union = self.union.with_spare(nodes, edges)
+        nodes, edges = int(union.num_nodes[-1]), int(union.num_edges[-1])
         counts = ((self.nodes, nodes), (self.edges, edges), (self.graphs, 1))
         return self._with(
-            self.union.with_spare(nodes, edges),
+            union,
             *(
                 {n: torch.cat((v, v.new_zeros(count, *v.shape[1:]))) for n, v in values.items()}
                 for values, count in counts

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-#: Of so many rows, how many count: ``()`` int64 on the device, by the number of rows.
-_COUNTED: ContextVar[Mapping[int, Tensor] | None] = ContextVar("counted", default=None)
+#: What :func:`counted_rows` said, the last of which counts. (A list, which compilers can read.)
+_COUNTED: list[Mapping[int, Tensor] | None] = []
 
 
 @contextmanager
@@ -28,11 +28,11 @@ def counted_rows(counts: Mapping[int, Tensor] | None) -> Iterator[None]:
         counts: How many, ``()`` int64 on the device, by the number of all rows; :obj:`None` where
             all of them count.
     """
-    token = _COUNTED.set(counts)
+    _COUNTED.append(counts)
     try:
         yield
     finally:
-        _COUNTED.reset(token)
+        _COUNTED.pop()
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -40,7 +40,7 @@ class BatchNorm(nn.BatchNorm1d):
     that count. All rows are normalised; those that do not count have no gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
-        counts = _COUNTED.get()
+        counts = _COUNTED[-1] if _COUNTED else None
         if counts is None or not self.training:
             return super().forward(x)
         if x.size(0) not in counts:
@@ -74,12 +74,8 @@ def counts_rows(model: nn.Module) -> bool:
 
 
 class _CountedNorm(torch.autograd.Function):
-    r"""With :math:`z` the rows that count and zeros elsewhere, :math:`r = n / m`,
-
-    .. math::
-        \mu = r\, \bar z, \qquad \sigma^2 = r \operatorname{var}(z) - r (r - 1)\, \bar z^2,
-
-    which cancels little, since little is filled up. Backwards, over the rows that count,
+    r"""With :math:`\mu` in the rows that do not count, the variance of all :math:`n` rows is
+    :math:`m / n` of that of the :math:`m` that do. Backwards, over these,
 
     .. math::
         g_x = \frac{w}{\sigma} \Big(g - \overline{g} - \hat x\, \overline{g \hat x}\Big).
@@ -91,10 +87,9 @@ class _CountedNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         x = x.float() if x.dtype.itemsize == 2 else x
         counts = (torch.arange(x.size(0), device=x.device) < count).unsqueeze(1)
-        ratio = x.size(0) / count.to(x.dtype)
-        var, mean = torch.var_mean(torch.where(counts, x, 0.0), 0, correction=0)
-        var = (ratio * var - ratio * (ratio - 1) * mean.square()).clamp(min=0)
-        mean = ratio * mean
+        count = count.clamp(min=1)
+        mean = torch.where(counts, x, 0.0).sum(0) / count
+        var = torch.where(counts, x, mean).var(0, correction=0) * (x.size(0) / count)
         inverse = (var + eps).rsqrt()
         scale = inverse if weight is None else inverse * weight
         shift = -mean * scale if bias is None else bias - mean * scale
@@ -103,16 +98,19 @@ class _CountedNorm(torch.autograd.Function):
         return torch.addcmul(shift, x, scale), mean, var
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         x, counts, mean, inverse, weight, count = ctx.saved_tensors
         grad = torch.where(counts, grad, 0.0)
         of_bias = grad.sum(0)
-        of_weight = ((grad * x).sum(0) - of_bias * mean) * inverse
-        scale = inverse if weight is None else inverse * weight
-        # a g + b x + c, with numbers for each column
-        slope = -scale * inverse * of_weight / count
-        offset = -scale * of_bias / count - slope * mean
-        by_x = torch.where(counts, torch.addcmul(torch.addcmul(offset, grad, scale), x, slope), 0.0)
+        of_weight = (grad * torch.where(counts, x - mean, 0.0)).sum(0) * inverse
+        by_x = None
+        if ctx.needs_input_grad[0]:  # a g + b x + c, with numbers for each column
+            scale = inverse if weight is None else inverse * weight
+            slope = -scale * inverse * of_weight / count
+            offset = -scale * of_bias / count - slope * mean
+            by_x = torch.addcmul(torch.addcmul(offset, grad, scale), x, slope)
+            by_x = torch.where(counts, by_x, 0.0)
         if weight is None:
             return by_x, None, None, None, None
         return by_x, of_weight, of_bias, None, None

@@ -135,9 +135,8 @@ class Draft(NamedTuple):
 def may_have_rooms(config: Config, model: nn.Module, device: torch.device) -> bool:
     """Whether batches may be filled up, so that steps on batches drawn anew can be recorded.
 
-    There are kernels for that on a GPU, but not in float64, and for models in which nothing but
-    edges joins the nodes of a graph.
+    There are kernels for that on a GPU, but not in float64, and for models whose options say so.
     """
     known = config.training.precision not in ("16-mixed", "64")
     on_kernels = device.type == "cuda" and wanted() and known
-    return on_kernels and bool(config.model.along_edges) and counts_rows(model)
+    return on_kernels and bool(config.model.may_be_filled) and counts_rows(model)

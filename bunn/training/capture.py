@@ -1,8 +1,9 @@
 """Steps and evaluations on a GPU: recorded once, then replayed.
 
 A step of a graph network is hundreds of kernels of microseconds each, and to launch them one by one
-takes longer than to run them. Where call after call differs in nothing but numbers (one graph, or
-batches on the same edges), a whole step, forward, backward and optimiser, becomes one CUDA graph.
+takes longer than to run them. Where call after call differs in nothing but numbers (one graph,
+batches on the same edges, or drafts of batches in one room), a whole step, forward, backward and
+optimiser, becomes one CUDA graph.
 """
 
 from __future__ import annotations

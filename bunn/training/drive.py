@@ -59,7 +59,8 @@ class Driver:
         active = [run for run in self._waiting if not run.finished]
         if active != self._runs:
             self.make_ready(active)
-        self._hand_out_drafts()
+        else:
+            self._hand_out_drafts()
         self._drive([run.next_epoch() for run in active])
 
     def make_ready(self, runs: list[Run]) -> None:
@@ -76,6 +77,7 @@ class Driver:
         bounded = len(runs) == 1 or not any(map(learned_times, models))
         if self._capture and bounded and all(map(can_be_recorded, runs)):
             self._recorder = Recorder([run.optimizer for run in runs], models)
+        self._hand_out_drafts()
 
     def _hand_out_drafts(self) -> None:
         """Batches are filled up as long as steps on them can be recorded."""

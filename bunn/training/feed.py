@@ -253,7 +253,8 @@ def _with_spare(split: Split, batch_size: int | None) -> tuple[Split, list[Size]
     counts = {batch_size, len(train) % batch_size or batch_size}
     sizes = [Size.of(train.pack.union, train.members, count) for count in sorted(counts)]
     pack = train.pack.with_spare(*spare_for(sizes))
-    return Split(*(part.on(pack) for part in parts if isinstance(part, PackedGraphs))), sizes
+    moved = {id(part): part.on(pack) for part in parts if isinstance(part, PackedGraphs)}
+    return Split(*(moved[id(part)] for part in parts)), sizes
 
 
 def _sizes(graphs: GraphCollection) -> Tensor:

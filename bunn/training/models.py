@@ -65,9 +65,12 @@ class BuNNOptions:
         return False
 
     @property
-    def along_edges(self) -> bool:
-        """Whether nodes hear of each other along edges alone: heat flows there."""
-        return True
+    def may_be_filled(self) -> bool:
+        """Whether batches may be filled up with isolated nodes: heat stays there, and there are
+        kernels for such batches if it comes from a polynomial or from all eigenvectors."""
+        one = self.method == "taylor" and not isinstance(self.time, tuple)
+        known = self.method in ("auto", "chebyshev", "spectral") or one
+        return known and self.num_eigs is None
 
     def __post_init__(self) -> None:
         with torch.device("meta"):  # no memory, no random numbers: an error now, not after loading

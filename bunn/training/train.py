@@ -80,7 +80,8 @@ def train(
         compile: Whether runs that are trained one by one go through :func:`torch.compile`: some
             seconds first, then faster steps, most of all on a GPU. (default: :obj:`False`)
         capture: Whether steps on a GPU are captured as CUDA graphs where they do the same again and
-            again, for one graph or batches on the same edges. (default: :obj:`True`)
+            again: for one graph, batches on the same edges, and batches of packed graphs, which are
+            filled up to one size. (default: :obj:`True`)
 
     Raises:
         InterruptedRunError: After Ctrl-C, once all is saved.

@@ -235,9 +235,10 @@ def test_reset_parameters():
     assert all(not (p == 9.0).any() for p in model.parameters())
 
 
-def test_compiles_into_one_graph():
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_compiles_into_one_graph(norm):
     torch._dynamo.reset()
-    model = BuNN(3, 8, 2, 4, num_bundles=2, phi="sage", learn_time=True)
+    model = BuNN(3, 8, 2, 4, num_bundles=2, phi="sage", learn_time=True, norm=norm)
     lap, x = Laplacian(GRID), torch.randn(NODES, 3)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x, lap), model(x, lap), rtol=1e-4, atol=1e-5)

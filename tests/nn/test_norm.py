@@ -66,6 +66,33 @@ def test_gradients_that_come_to_rows_that_do_not_count_are_left_out():
     torch.testing.assert_close(of_all, by_some)
 
 
+def test_no_digits_are_lost_to_what_fills_up():
+    """A mean a hundred times the deviation, and many more rows than count."""
+    norm = BatchNorm(3, affine=False)
+    x = torch.randn(448, 3) + 100
+    with counted_rows({448: torch.tensor(30)}):
+        y = norm(x)[:30]
+    exact = nn.BatchNorm1d(3, affine=False).double()(x[:30].double())
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-4)
+
+
+def test_no_rows_count():
+    norm = BatchNorm(3)
+    with counted_rows({5: torch.tensor(0)}):
+        norm(torch.randn(5, 3)).sum().backward()
+    assert all(value.isfinite().all() for value in norm.state_dict().values())
+    assert all(not parameter.grad.any() for parameter in norm.parameters())
+
+
+def test_a_second_derivative_is_refused():
+    x = torch.randn(5, 3, requires_grad=True)
+    with counted_rows({5: torch.tensor(4)}):
+        y = BatchNorm(3)(x)
+    (grad,) = torch.autograd.grad(y[:4].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
 def test_elsewhere_it_is_that_of_torch():
     ours, plain = pair(4)
     x = torch.randn(7, 4, dtype=torch.float64)

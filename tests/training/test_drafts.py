@@ -16,7 +16,7 @@ from bunn.data.pack import Pack, PackedGraphs
 from bunn.rooms import Room
 from bunn.training import Config, Run
 from bunn.training import capture as module
-from bunn.training.batch import Batch, Draft
+from bunn.training.batch import Batch, Draft, may_have_rooms
 from bunn.training.capture import WARMUP
 from bunn.training.device import Device
 from bunn.training.drive import Driver
@@ -25,6 +25,7 @@ from tests.training.tiny import molecule, register
 TASK = Task("graph", "multilabel", "average-precision")
 #: What a graph cannot do: wait for a number, or for a size.
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal")
+WAITS = (*WAITS, "bincount", "unique_consecutive")
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
@@ -43,6 +44,8 @@ class Replayed(TorchDispatchMode):
         masked = any(isinstance(a, torch.Tensor) and a.dtype == torch.bool for a in _indices(args))
         assert func.overloadpacket.__name__ not in WAITS, f"{func} waits"
         assert not masked or "index" not in str(func), f"{func} waits"
+        repeated = func.overloadpacket.__name__ == "repeat_interleave"
+        assert not repeated or (kwargs or {}).get("output_size") is not None, f"{func} waits"
         out = func(*args, **(kwargs or {}))
         self.operations.append((func, args, kwargs or {}, out))
         return out
@@ -116,7 +119,7 @@ def config_of(architecture: str, model: dict, **sections) -> Config:
     norm = {"norm": "batch", "norm_first": False}
     values = {"dataset": "packed", "architecture": architecture}
     values |= {"model": {"hidden_channels": 8, **norm, **model}, "optimizer": {"lr": 0.01}}
-    values |= {"training": training, **sections}
+    values |= {"training": training | sections.pop("training", {}), **sections}
     return Config.from_dict(values)
 
 
@@ -211,6 +214,56 @@ def test_drafts_are_for_packed_graphs_with_targets(packed, recorded):
     run = Run(whole, packed, 0, 0, Device("cpu", "64"))
     run.feed.drafts = True
     assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
+
+
+def test_a_driver_that_is_ready_hands_out_drafts(packed, recorded):
+    run = Run(config_of(*MODELS["bunn"]), packed, 0, 0, Device("cpu", "64"))
+    driver = Driver([run])
+    driver.make_ready([run])
+    assert all(isinstance(batch, Draft) for batch in run.feed.training(0))
+    Driver([run], capture=False).make_ready([run])
+    assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
+
+
+@pytest.mark.parametrize("name", ["gine", "gatedgcn", "gcn"])
+def test_rows_that_fill_up_stay_small(name, packed, recorded):
+    """They are multiplied by gradients of zero, which infinity would turn into no number."""
+    config = config_of(name, {"norm": None, "num_layers": 8})
+    run = Run(config, packed, 0, 0, Device("cpu", "64"))
+    run.feed.drafts = True
+    found = []
+    for block in run.model.blocks:
+        block.register_forward_hook(lambda block, args, out: found.append(out))
+    for draft in run.feed.training(0):
+        found.clear()
+        run.model(*draft.read().inputs.arguments)
+        nodes = [out if isinstance(out, torch.Tensor) else out[0] for out in found]
+        assert max(float(x.detach().abs().max()) for x in nodes) < 1e4
+
+
+REFUSED = [
+    {"method": "dense"},
+    {"method": "spectral", "num_eigs": 3, "tol": float("inf")},
+    {"method": "uniformization"},
+    {"method": "taylor", "degree": 3, "time": (0.5, 1.0), "num_bundles": 2},
+]
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=str)
+def test_what_has_no_kernels_is_not_filled_up(options, packed, monkeypatch):
+    assert config_of("bunn", BUNN).model.may_be_filled
+    config = config_of("bunn", {"num_bundles": 2} | options, training={"precision": "32"})
+    assert not config.model.may_be_filled
+    monkeypatch.setattr("bunn.training.batch.wanted", lambda: True)
+    gpu, layer = torch.device("cuda"), torch.nn.BatchNorm1d(2)
+    fine = config_of("bunn", BUNN, training={"precision": "32"})
+    assert may_have_rooms(fine, torch.nn.Identity(), gpu)
+    assert not may_have_rooms(fine, layer, gpu)
+    assert not may_have_rooms(fine, torch.nn.Identity(), torch.device("cpu"))
+    assert not may_have_rooms(config, torch.nn.Identity(), gpu)
+    exact = config_of("bunn", BUNN)
+    assert not may_have_rooms(exact, torch.nn.Identity(), gpu)
+    assert not config_of("gcn", {"feed_forward": True}).model.may_be_filled
 
 
 def test_a_draft_is_the_batch(packed, recorded):
