@@ -64,7 +64,7 @@ class BatchNorm(nn.BatchNorm1d):
         assert self.momentum is not None
         self.num_batches_tracked.add_(1)
         self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var * (count / (count - 1).clamp(min=1)), self.momentum)
+        self.running_var.lerp_(var * count / (count - 1).clamp(min=1), self.momentum)
 
 
 def counts_rows(model: nn.Module) -> bool:
@@ -89,7 +89,7 @@ class _CountedNorm(torch.autograd.Function):
         counts = (torch.arange(x.size(0), device=x.device) < count).unsqueeze(1)
         count = count.clamp(min=1)
         mean = torch.where(counts, x, 0.0).sum(0) / count
-        var = torch.where(counts, x, mean).var(0, correction=0) * (x.size(0) / count)
+        var = torch.where(counts, x, mean).var(0, correction=0) * x.size(0) / count
         inverse = (var + eps).rsqrt()
         scale = inverse if weight is None else inverse * weight
         shift = -mean * scale if bias is None else bias - mean * scale
@@ -101,15 +101,13 @@ class _CountedNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         x, counts, mean, inverse, weight, count = ctx.saved_tensors
-        grad = torch.where(counts, grad, 0.0)
-        of_bias = grad.sum(0)
-        of_weight = (grad * torch.where(counts, x - mean, 0.0)).sum(0) * inverse
+        grad, centred = torch.where(counts, grad, 0.0), torch.where(counts, x - mean, 0.0)
+        of_bias, of_weight = grad.sum(0), (grad * centred).sum(0) * inverse
         by_x = None
-        if ctx.needs_input_grad[0]:  # a g + b x + c, with numbers for each column
+        if ctx.needs_input_grad[0]:  # a g + b (x - mean) + c, with numbers for each column
             scale = inverse if weight is None else inverse * weight
-            slope = -scale * inverse * of_weight / count
-            offset = -scale * of_bias / count - slope * mean
-            by_x = torch.addcmul(torch.addcmul(offset, grad, scale), x, slope)
+            slope, offset = -scale * inverse * of_weight / count, -scale * of_bias / count
+            by_x = torch.addcmul(torch.addcmul(offset, grad, scale), centred, slope)
             by_x = torch.where(counts, by_x, 0.0)
         if weight is None:
             return by_x, None, None, None, None

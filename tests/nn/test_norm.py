@@ -21,7 +21,7 @@ def pair(channels: int, affine: bool = True) -> tuple[BatchNorm, nn.BatchNorm1d]
     return ours, plain
 
 
-@settings(max_examples=30)
+@settings(max_examples=60)
 @given(
     rows=st.integers(2, 30),
     more=st.integers(0, 40),
@@ -42,13 +42,14 @@ def test_rows_that_count(rows, more, offset, affine, seed):
     (y[:rows] * target).sum().backward()
     expected = plain(x)
     (expected * target).sum().backward()
-    torch.testing.assert_close(y[:rows], expected)
-    torch.testing.assert_close(filled.grad[:rows], x.grad)
+    slack = {"rtol": 1e-9, "atol": 1e-9}  # all digits: nothing is rounded to float32 on the way
+    torch.testing.assert_close(y[:rows], expected, **slack)
+    torch.testing.assert_close(filled.grad[:rows], x.grad, **slack)
     assert not filled.grad[rows:].any()
     for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
+        torch.testing.assert_close(mine.grad, theirs.grad, **slack)
     for name, value in plain.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], value)
+        torch.testing.assert_close(ours.state_dict()[name], value, **slack)
 
 
 def test_gradients_that_come_to_rows_that_do_not_count_are_left_out():
