@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.utils import add_self_loops, remove_self_loops, softmax
 
 from bunn import kernels
+from bunn.baselines import head_products
 from bunn.baselines.averages import sum_dtype
 from bunn.baselines.propagation import gather, neighbor_sum, scatter_sum
 from bunn.kernels.arguments import Listing
@@ -51,7 +52,7 @@ class AttentionEdges(NamedTuple):
     def products(self, query: Tensor, key: Tensor) -> Tensor:
         r""":math:`\langle q_v, k_u \rangle` for every edge :math:`u \to v` and every head:
         ``(n, h, k)`` twice to ``(e, h)``, in the precision of sums."""
-        if kernels.serve_attention(query, key):
+        if served(query, key):
             found: Tensor = _Products.apply(query, key, self)  # type: ignore[no-untyped-call]
             return found
         source, target = self.edge_index
@@ -86,7 +87,7 @@ class AttentionEdges(NamedTuple):
             weight: ``(e, h)`` coefficients.
             back: Whether to sum against the edges, over the targets of every source.
         """
-        if kernels.serve_attention(values, weight):
+        if served(values, weight):
             found: Tensor = _Sums.apply(values, weight, self, back)  # type: ignore[no-untyped-call]
             return found
         edge_index = self.edge_index.flip(0) if back else self.edge_index
@@ -105,6 +106,11 @@ def _pointer(nodes: Tensor, num_nodes: int) -> Tensor:
     return pointer
 
 
+def served(*tensors: Tensor) -> bool:
+    """Whether kernels or sparse matrices multiply and add along edges."""
+    return kernels.serve_attention(*tensors) or head_products.serve(*tensors)
+
+
 def _kernels() -> Any:
     """The kernels, which are there where Triton is."""
     from bunn.kernels import attention  # noqa: PLC0415
@@ -117,7 +123,11 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, edges: AttentionEdges) -> Tensor:
         ctx.edges = edges
         ctx.save_for_backward(query, key)
-        found: Tensor = _kernels().multiply(query, key, edges.edge_index)
+        found: Tensor
+        if kernels.serve_attention(query, key):
+            found = _kernels().multiply(query, key, edges.edge_index)
+        else:
+            found = head_products.multiply(query, key, edges.edge_index, edges.arriving)
         return found
 
     @staticmethod
@@ -134,7 +144,9 @@ class _Sums(torch.autograd.Function):
     ) -> Tensor:
         ctx.edges, ctx.back = edges, back
         ctx.save_for_backward(values, weight)
-        found: Tensor = _kernels().add(values, weight, edges.leaving if back else edges.arriving)
+        serve = kernels.serve_attention(values, weight)
+        add = _kernels().add if serve else head_products.add
+        found: Tensor = add(values, weight, edges.leaving if back else edges.arriving)
         return found
 
     @staticmethod

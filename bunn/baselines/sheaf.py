@@ -19,8 +19,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bunn import kernels
-from bunn.baselines.attention import AttentionEdges
+from bunn.baselines.attention import AttentionEdges, served
 from bunn.baselines.propagation import DENSE_SIZE, dense_blocks, gather, scatter_sum
 from bunn.edges import read_edges
 
@@ -149,7 +148,7 @@ class SheafLaplacian(NamedTuple):
 
     def _arriving(self, x: Tensor) -> Tensor:
         r""":math:`\sum_{u \to v} T_{vu} x_u` for matrices :math:`T_{vu}`."""
-        if not kernels.serve_attention(x, self.transport):
+        if not served(x, self.transport):
             source, target = self.edges.edge_index
             return scatter_sum(self.transport @ gather(x, source), target, x.size(0))
         # Every diagonal of the matrices is a sum with coefficients of its own for every coordinate.
