@@ -6,6 +6,8 @@ from torch import nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.nn.dropout import Dropout
+
 
 def build_network(channels: int, inside: int, act: str, dropout: float) -> nn.Sequential:
     r""":math:`W_2 \operatorname{dropout}(\sigma(W_1 x + b_1)) + b_2`.
@@ -26,4 +28,4 @@ def build_network(channels: int, inside: int, act: str, dropout: float) -> nn.Se
 
 def build_dropout(p: float) -> nn.Module:
     """Dropout; nothing at all for ``p = 0``, which ``vmap`` would ask about its randomness."""
-    return nn.Dropout(p) if p else nn.Identity()
+    return Dropout(p) if p else nn.Identity()

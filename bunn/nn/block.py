@@ -10,6 +10,7 @@ from torch_geometric.nn.resolver import activation_resolver
 from bunn.laplacian import Laplacian
 from bunn.nn.chains import drop, pre_norm
 from bunn.nn.conv import BuNNConv
+from bunn.nn.dropout import Dropout
 from bunn.nn.norm import BatchNorm
 from bunn.nn.precision import factor_dtype
 
@@ -53,7 +54,7 @@ class BuNNBlock(nn.Module):
         self.norm = self.build_norm(norm, conv.out_channels)
         linear = conv.update.num_layers == 1 or conv.network is None
         self.act = activation_resolver(act) if linear else nn.Identity()
-        self.dropout = nn.Dropout(dropout if linear or conv.update.dropout == 0 else 0.0)
+        self.dropout = Dropout(dropout if linear or conv.update.dropout == 0 else 0.0)
         self.norm_first, self.residual = norm_first, residual
         self.phi_before_norm, self.act_residual = phi_before_norm, act_residual
 

@@ -13,6 +13,7 @@ from torch_geometric.nn import Linear
 from bunn import kernels
 from bunn.calling import batched
 from bunn.kernels.arguments import Dropout
+from bunn.nn.dropout import is_plain_dropout
 
 #: Activations that kernels know.
 ACTS: dict[type[nn.Module], str] = {nn.GELU: "gelu", nn.ReLU: "relu", nn.Identity: "none"}
@@ -193,7 +194,7 @@ def stages_of(network: nn.Module) -> list[Stage]:
             stages.append(Stage(module))
         elif last is None or last.act != "none":
             return []
-        elif type(module) is nn.Dropout and last.dropout is None and module.p < 1:
+        elif is_plain_dropout(module) and last.dropout is None:
             stages[-1] = last._replace(dropout=module)
         elif (act := act_name(module)) is not None:
             stages[-1] = last._replace(act=act)
@@ -247,8 +248,7 @@ def pre_norm(x: Tensor, norm: nn.Module, dtype: torch.dtype) -> Pair:
 
 def drop(x: Tensor, dropout: nn.Module) -> Tensor:
     """``dropout(x)``, in one pass that stores no mask."""
-    plain = type(dropout) is nn.Dropout and dropout.p < 1 and may_be_fused(dropout)
-    if plain and kernels.serve_chains(x):
+    if kernels.serve_chains(x) and is_plain_dropout(dropout) and may_be_fused(dropout):
         what = Noise(1, x).dropout(dropout)
         return x if what.rate == 0 else activate(x, None, what, "none")
     y: Tensor = dropout(x)

@@ -6,6 +6,8 @@ from torch import nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.nn.dropout import Dropout
+
 
 def build_head(
     channels: int, out_channels: int, num_layers: int, act: str, dropout: float = 0.0
@@ -23,7 +25,7 @@ def build_head(
     parts: list[nn.Module] = []
     for layer in range(num_layers):
         last = layer == num_layers - 1
-        parts += [nn.Dropout(dropout)] if dropout else []
+        parts += [Dropout(dropout)] if dropout else []
         parts += [Linear(channels, out_channels if last else channels)]
         parts += [] if last else [activation_resolver(act)]
     return nn.Sequential(*parts)

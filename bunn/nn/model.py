@@ -18,7 +18,7 @@ from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization
 from bunn.nn.block import BuNNBlock, Norm
 from bunn.nn.conv import Bias, BuNNConv
-from bunn.nn.dropout import hiding
+from bunn.nn.dropout import Dropout, hiding
 from bunn.nn.head import build_head
 from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
 from bunn.nn.update import Update, read_update
@@ -142,7 +142,7 @@ class BuNN(nn.Module):
             first = Linear(in_channels, hidden_channels)
             encoder = nn.Sequential(
                 *hiding(input_dropout, node_dropout),
-                *(first, nn.Dropout(dropout), activation_resolver(act)),
+                *(first, Dropout(dropout), activation_resolver(act)),
             )
         elif input_dropout or node_dropout:
             name, value = ("input", input_dropout) if input_dropout else ("node", node_dropout)

@@ -20,6 +20,7 @@ from bunn.diffusion.auto import choose_mean
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn.chains import Stage, feed_forward, is_plain_norm, may_be_fused, stages_of
+from bunn.nn.dropout import Dropout
 from bunn.nn.precision import as_factor, factor_dtype
 from bunn.nn.residual import residual_blocks
 from bunn.sharing import laplacian_of
@@ -142,16 +143,16 @@ class SAGEPhi(PhiNetwork):
         hidden = hidden_channels or max(32, out_channels)
         self.act = activation_resolver(act)
         self.lin_in = nn.Sequential(
-            Linear(in_channels, hidden), nn.Dropout(dropout), activation_resolver(act)
+            Linear(in_channels, hidden), Dropout(dropout), activation_resolver(act)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(num_layers))
         self.updates = nn.ModuleList(
             nn.Sequential(
                 Linear(2 * hidden, hidden),
-                nn.Dropout(dropout),
+                Dropout(dropout),
                 activation_resolver(act),
                 Linear(hidden, hidden),
-                nn.Dropout(dropout),
+                Dropout(dropout),
             )
             for _ in range(num_layers)
         )

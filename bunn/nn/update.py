@@ -9,6 +9,8 @@ from torch import nn
 from torch_geometric.nn import Linear
 from torch_geometric.nn.resolver import activation_resolver
 
+from bunn.nn.dropout import Dropout
+
 
 @dataclass(frozen=True)
 class Update:
@@ -51,10 +53,10 @@ class Update:
             return linear
         return nn.Sequential(
             Linear(in_channels, out_channels, bias=bias),
-            nn.Dropout(self.dropout),
+            Dropout(self.dropout),
             activation_resolver(self.act),
             Linear(out_channels, out_channels, bias=bias),
-            nn.Dropout(self.dropout),
+            Dropout(self.dropout),
         )
 
 
