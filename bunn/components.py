@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 
 from bunn.kernels.arguments import Tiles
 from bunn.operator import for_keeps
+from bunn.spans import ranges, starts
 
 Number = TypeVar("Number", int, Tensor)
 
@@ -154,10 +155,10 @@ class Blocks:
         """A block-diagonal sparse matrix as one dense ``(m, s, s)`` stack per component size."""
         place, order = torch.sort(self.rank[row], stable=True)
         column, value = self.local[col][order], value[order]
-        starts = torch.tensor([0, *(m * s for m, s in self.shapes)]).cumsum(0)
-        entries = torch.searchsorted(place, starts.to(place.device)).tolist()
-        ranges = zip(starts.tolist(), pairwise(entries), strict=False)
-        for (m, s), (start, (first, last)) in zip(self.shapes, ranges, strict=True):
+        begin = torch.tensor([0, *(m * s for m, s in self.shapes)]).cumsum(0)
+        entries = torch.searchsorted(place, begin.to(place.device)).tolist()
+        found = zip(begin.tolist(), pairwise(entries), strict=False)
+        for (m, s), (start, (first, last)) in zip(self.shapes, found, strict=True):
             at = (place[first:last] - start) * s + column[first:last]
             yield value.new_zeros(m * s * s).index_put_((at,), value[first:last]).view(m, s, s)
 
@@ -196,8 +197,7 @@ class Merged:
         table = [(m, s, width) for (m, s), width in zip(blocks.shapes, widths, strict=True)]
         count, size, width = torch.tensor(table, device=blocks.order.device).unbind(1)
         widths_of = torch.repeat_interleave(width, count)
-        begin = torch.cumsum(widths_of, 0) - widths_of
-        first = torch.repeat_interleave(begin, torch.repeat_interleave(size, count))
+        first = torch.repeat_interleave(starts(widths_of), torch.repeat_interleave(size, count))
         place = first[blocks.rank] + blocks.local
         index = torch.full((sum(m * s for m, s in shapes),), place.numel(), device=place.device)
         index[place] = torch.arange(place.numel(), device=place.device)
@@ -267,12 +267,27 @@ def tiles_of(blocks: Blocks, rows: int = TOGETHER) -> Tiles:
     """The rows of all components, the largest of which are taken first."""
     count, size = torch.tensor(blocks.shapes).unbind(1)  # on the host, which knows them
     sizes = torch.repeat_interleave(size, count)
-    sides = round_up(sizes, ALIGNED)
-    squares, parts = sides.square(), round_up(sizes, rows) // rows
-    owner = torch.repeat_interleave(torch.arange(sizes.numel()), parts)
-    part = torch.arange(owner.numel()) - (parts.cumsum(0) - parts)[owner]
-    begin, first = squares.cumsum(0) - squares, sizes.cumsum(0) - sizes
-    places = torch.stack((begin // ALIGNED**2, sides // ALIGNED, first, sizes), 1)
-    table = torch.cat((places[owner], part.unsqueeze(1)), 1).flip(0)
-    table = sent(table.to(torch.int32).contiguous(), blocks.order.device)
+    begin = starts(round_up(sizes, ALIGNED).square())
+    table, _ = cut_into_tiles(sizes, starts(sizes), begin, rows)
+    table = sent(table.flip(0).to(torch.int32).contiguous(), blocks.order.device)
     return Tiles(table, blocks.order.to(torch.int32), rows)
+
+
+def cut_into_tiles(sizes: Tensor, first: Tensor, begin: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The rows of components, so many at a time.
+
+    Args:
+        sizes: ``(c,)`` nodes of every component.
+        first: ``(c,)`` where they begin.
+        begin: ``(c,)`` where the matrices of components do.
+        rows: At a time.
+
+    Returns:
+        ``(t, 5)`` the table of :class:`bunn.kernels.arguments.Tiles`, a component after the other,
+        and ``(c,)`` in how many tiles each is cut.
+    """
+    parts = round_up(sizes, rows) // rows
+    part, owner = ranges(torch.zeros_like(parts), parts, int(parts.sum()))
+    sides = round_up(sizes, ALIGNED) // ALIGNED
+    places = torch.stack((begin // ALIGNED**2, sides, first, sizes), 1)
+    return torch.cat((places[owner], part.unsqueeze(1)), 1), parts

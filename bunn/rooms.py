@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.components import ALIGNED, TOGETHER, Blocks, round_up
+from bunn.components import ALIGNED, TOGETHER, Blocks, cut_into_tiles, round_up
 from bunn.kernels.arguments import Tiles
-from bunn.selection import ComponentsOf, Selection, Union, Whole, ranges
+from bunn.selection import ComponentsOf, Selection, Union, Whole
+from bunn.spans import ranges, starts
 
 #: Room that there is, in standard deviations of a batch that is drawn: one in some hundreds has to
 #: do without.
@@ -149,16 +150,15 @@ class Room:
         entries[-1] = size.entries - int(entries[:-1].sum())
         if left < 1 or int(edges[-1]) < 0 or int(entries[-1]) < left:
             return None
-        starts = union.node_starts[chosen]
-        shift = starts - (nodes.cumsum(0) - nodes)
-        components = whole.num_components[chosen]
-        first = whole.first_components[chosen] - (components.cumsum(0) - components)
+        of_nodes, of_edges = union.node_starts[chosen], union.edge_starts[chosen]
+        shift = of_nodes - starts(nodes)
+        first = whole.first_components[chosen] - starts(whole.num_components[chosen])
         filling = range(size.nodes - left, size.nodes)
         tiles = self.tiling.rows(members, shift, filling, self.num_tiles)
         if tiles is None:
             return None
-        of_edges, of_entries = union.edge_starts[chosen], whole.first_entries[chosen]
-        rows = (chosen, starts, nodes, of_edges, edges, of_entries, entries, shift, first)
+        of_entries = whole.first_entries[chosen]
+        rows = (chosen, of_nodes, nodes, of_edges, edges, of_entries, entries, shift, first)
         return Plan(torch.stack(rows), tiles)
 
 
@@ -180,12 +180,8 @@ class Tiling:
 
     @classmethod
     def of(cls, whole: Whole) -> Tiling:
-        sizes, (begin, _) = whole.sizes, whole.squares
-        parts = round_up(sizes, TOGETHER) // TOGETHER
-        part, owner = ranges(torch.zeros_like(parts), parts, int(parts.sum()))
-        sides = round_up(sizes, ALIGNED) // ALIGNED
-        places = torch.stack((begin // ALIGNED**2, sides, whole.component_starts, sizes), 1)
-        table = torch.cat((places[owner], part.unsqueeze(1)), 1)
+        begin, _ = whole.squares
+        table, parts = cut_into_tiles(whole.sizes, whole.component_starts, begin, TOGETHER)
         ends = torch.cat((parts.new_zeros(1), parts.cumsum(0)))
         first = ends[whole.first_components]
         count = ends[whole.first_components + whole.num_components] - first

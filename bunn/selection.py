@@ -20,24 +20,13 @@ from bunn.components import ALIGNED, Blocks, round_up, sent
 from bunn.kernels import cut_long_rows, longest
 from bunn.laplacian import Laplacian, Normalization
 from bunn.operator import before_compiling, for_keeps
+from bunn.spans import ranges, starts
 from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 #: Bytes of eigenvectors that are kept for all graphs; on a GPU an eighth of what it has.
 MEMORY = 2**32
 #: Nodes of the largest component whose eigenvectors are computed for the sake of others.
 LARGEST = 2048
-
-
-def ranges(start: Tensor, count: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """``start[0], start[0] + 1, ...``, ``count[0]`` of them, and so on, ``(total,)``; and whose."""
-    owners = torch.arange(count.numel(), device=count.device)
-    owner = torch.repeat_interleave(owners, count, output_size=total)
-    return torch.arange(total, device=count.device) + (start - _starts(count))[owner], owner
-
-
-def _starts(count: Tensor) -> Tensor:
-    """Where each begins, of things one after the other."""
-    return count.cumsum(0) - count
 
 
 def _sent(rows: Sequence[Tensor], device: torch.device) -> Tensor:
@@ -57,7 +46,7 @@ class Union:
     def __init__(self, edge_index: Tensor, num_nodes: Tensor, num_edges: Tensor) -> None:
         self.edge_index, self.num_nodes, self.num_edges = edge_index, num_nodes, num_edges
         self.total_nodes = int(num_nodes.sum())
-        self.node_starts, self.edge_starts = _starts(num_nodes), _starts(num_edges)
+        self.node_starts, self.edge_starts = starts(num_nodes), starts(num_edges)
         self._wholes: dict[Normalization, Whole] = {}
         self._by_device = {edge_index.device: self}
         self._with_spare: dict[tuple[int, int], Union] = {}
@@ -127,9 +116,9 @@ class Selection:
         num_nodes, num_edges = union.num_nodes[members], union.num_edges[members]
         self.union, self.members = union, members
         self.num_nodes = int(num_nodes.sum())
-        starts, edge_starts = union.node_starts[members], union.edge_starts[members]
+        first, edge_first = union.node_starts[members], union.edge_starts[members]
         self.graphs, start, count, edge_start, edge_count, self.shift = _sent(
-            (members, starts, num_nodes, edge_starts, num_edges, starts - _starts(num_nodes)),
+            (members, first, num_nodes, edge_first, num_edges, first - starts(num_nodes)),
             union.edge_index.device,
         )
         self.nodes, self.batch = ranges(start, count, self.num_nodes)
@@ -186,12 +175,12 @@ class Whole:
             0, labels, torch.arange(len(labels)), "amin"
         )
         self.num_components = torch.bincount(owner[first], minlength=num_nodes.numel())
-        self.first_components = _starts(self.num_components)
+        self.first_components = starts(self.num_components)
         self.by_component = torch.argsort(lap.components, stable=True)
         order = torch.argsort(self.sizes, stable=True)
         self.rank = torch.empty_like(order)
         self.rank[order] = torch.arange(order.numel())
-        self.component_starts = _starts(self.sizes)
+        self.component_starts = starts(self.sizes)
         self.has_room = self._has_room()
         self.row_lengths = lap._crow.diff().long()
         self.longest_rows = torch.zeros_like(num_nodes).scatter_reduce(
@@ -230,7 +219,7 @@ class Whole:
         areas = round_up(self.sizes, ALIGNED).square()
         by_size = torch.empty_like(areas)
         by_size[self.rank] = areas
-        return _starts(by_size)[self.rank], areas
+        return starts(by_size)[self.rank], areas
 
     def to(self, dtype: torch.dtype) -> Whole:
         """The same in another precision; built once."""
@@ -313,7 +302,7 @@ class ComponentsOf:
         whole, chosen = self.whole, self.chosen
         count = whole.num_components[chosen.members]
         (shift,) = _sent(
-            [whole.first_components[chosen.members] - _starts(count)], chosen.nodes.device
+            [whole.first_components[chosen.members] - starts(count)], chosen.nodes.device
         )
         labels: Tensor = whole.lap.components[chosen.nodes] - shift[chosen.batch]
         return labels
@@ -330,7 +319,7 @@ class ComponentsOf:
         order = whole.by_component[places] - chosen.shift[graph][component]
         rank, local = torch.empty_like(order), torch.empty_like(order)
         rank[order] = torch.arange(order.numel(), device=device)
-        local[order] = torch.arange(order.numel(), device=device) - _starts(count)[component]
+        local[order] = torch.arange(order.numel(), device=device) - starts(count)[component]
         size, many = torch.unique(sizes, return_counts=True)
         return Blocks(order, rank, tuple(zip(many.tolist(), size.tolist(), strict=True)), local)
 
@@ -347,7 +336,7 @@ class ComponentsOf:
         _, count = torch.unique(self.whole.sizes, return_counts=True)
         ranks = self.whole.rank[self.ids[self.order]]
         stack = torch.bucketize(ranks, count.cumsum(0), right=True)
-        (place,) = _sent([ranks - _starts(count)[stack]], self.chosen.nodes.device)
+        (place,) = _sent([ranks - starts(count)[stack]], self.chosen.nodes.device)
         which, many = torch.unique(stack, return_counts=True)
         return list(zip(which.tolist(), place.split(many.tolist()), strict=True))
 

@@ -14,8 +14,9 @@ import bunn
 from bunn import selection as selection_module
 from bunn.diffusion.blockwise import Basis
 from bunn.keeping import lasting
-from bunn.selection import Union, ranges
+from bunn.selection import Union
 from bunn.sharing import known_edges, laplacian_of
+from bunn.spans import ranges
 from bunn.theory import graphs as shapes
 
 #: Graphs of several components, of one node, without edges; some of them alike.

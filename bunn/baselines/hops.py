@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
-from bunn.selection import ranges
+from bunn.spans import ranges, starts
 
 
 class Hops(NamedTuple):
@@ -62,7 +62,7 @@ def _by_distance(edge_index: Tensor, num_nodes: int, farthest: int) -> list[tupl
     """
     head, tail = edge_index[:, edge_index[0].sort(stable=True).indices]
     degree = torch.bincount(head, minlength=num_nodes)
-    first = degree.cumsum(0) - degree
+    first = starts(degree)
     nodes = torch.arange(num_nodes, device=edge_index.device)
     levels = [nodes * (num_nodes + 1)]  # every node, from itself
     # An edge that leads back as well changes distances by one: all it leads to is new or in the

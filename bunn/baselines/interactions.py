@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.padding import numbered
+from bunn.spans import starts
 
 
 class Interactions(NamedTuple):
@@ -82,7 +83,7 @@ def expander(batch: Tensor, degree: int) -> Tensor:
         # Distinct in a graph, because the hash is one to one.
         key = _hash(position + _hash(_hash(size) + cycle))
         node = ((batch << 32) + key).sort().indices  # graph by graph, each in random order
-        first = (count.cumsum(0) - count)[batch[node]]
+        first = starts(count)[batch[node]]
         turn = (torch.arange(node.numel(), device=batch.device) - first + 1) % size[node]
         edges.append(torch.stack((node, node[first + turn])))
     one_way = torch.cat(edges, dim=1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
+from bunn.spans import starts
 
 
 class Padding(NamedTuple):
@@ -44,4 +45,4 @@ def numbered(batch: Tensor) -> tuple[Tensor, Tensor]:
     """The position ``(n,)`` of every node in its graph, from zero, and the sizes of the graphs."""
     count, nodes = torch.bincount(batch), torch.arange(batch.numel(), device=batch.device)
     rank = torch.empty_like(nodes).index_copy_(0, batch.argsort(stable=True), nodes)
-    return rank - (count.cumsum(0) - count)[batch], count
+    return rank - starts(count)[batch], count

@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
+from bunn.spans import ranges, starts
 
 
 class Patches(NamedTuple):
@@ -55,14 +56,13 @@ class Patches(NamedTuple):
         key = key.unique()
         place, node = key // n, key % n
         by_node, copies = node.argsort(stable=True), torch.bincount(node, minlength=n)
-        first = copies.cumsum(0) - copies
+        first = starts(copies)
 
         def every_copy(of: Tensor) -> tuple[Tensor, Tensor]:
             """All copies of nodes ``of``, ``(k,)``, and for each of them, where the node stands."""
             times = copies[of]
-            at = torch.repeat_interleave(times)
-            rank = torch.arange(at.numel(), device=at.device) - (times.cumsum(0) - times)[at]
-            return by_node[first[of[at]] + rank], at
+            place, at = ranges(first[of], times, int(times.sum()))
+            return by_node[place], at
 
         # An edge is in every patch of its target that has its source, too.
         end, edge = every_copy(target)

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 from bunn.data.dataset import GraphCollection, check_indices
 from bunn.selection import Selection, Union
 from bunn.sharing import known_edges
+from bunn.spans import starts
 
 
 class Pack:
@@ -41,7 +42,7 @@ class Pack:
         edges: Mapping[str, Tensor] | None = None,
         graphs: Mapping[str, Tensor] | None = None,
     ) -> None:
-        first = (num_nodes.cumsum(0) - num_nodes).repeat_interleave(num_edges)
+        first = starts(num_nodes).repeat_interleave(num_edges)
         self.union = Union(edge_index + first, num_nodes, num_edges)
         self.nodes, self.edges, self.graphs = dict(nodes), dict(edges or {}), dict(graphs or {})
         self._by_device = {edge_index.device: self}

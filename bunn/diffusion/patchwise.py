@@ -27,6 +27,7 @@ from bunn.kernels.arguments import Patches, joined_matrix, split_matrix
 from bunn.laplacian import Laplacian
 from bunn.operator import SymmetricOperator, for_keeps, random_walk
 from bunn.ordering import close_together
+from bunn.spans import starts
 
 #: Rows of a block, and how many where features of float32 are multiplied with :data:`MANY` columns.
 ROWS, MORE_ROWS = 64, 128
@@ -192,7 +193,7 @@ def _form(
         _Formed.of(some, n, symmetric, before, after, dtype) for some in blocks.split(at_once)
     ]
     lengths = torch.cat([part.lengths for part in formed])
-    spans = torch.stack((lengths.cumsum(0) - lengths, lengths), 1)
+    spans = torch.stack((starts(lengths), lengths), 1)
     longest_first = lengths.argsort(descending=True, stable=True)
     tables = (
         torch.cat([part.nodes for part in formed]).int(),
@@ -252,9 +253,9 @@ class _Formed(NamedTuple):
         block, node = (columns != 0).any(2).T.nonzero(as_tuple=True)
         sizes = torch.bincount(block, minlength=count)
         lengths = -(-sizes // CHUNK)
-        first = sizes.cumsum(0) - sizes
+        first = starts(sizes)
         place = torch.arange(block.numel(), device=rows.device) - first[block]
-        place += ((lengths.cumsum(0) - lengths) * CHUNK)[block]
+        place += (starts(lengths) * CHUNK)[block]
         nodes = torch.repeat_interleave(node[first], lengths * CHUNK)
         nodes[place] = node
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bunn.calling import batched, plain
 from bunn.kernels.arguments import Blocks, Decay, Factor, Patches, Rows, Tiles
+from bunn.spans import ranges
 
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -82,8 +83,7 @@ def cut_long_rows(crow: Tensor) -> Tensor | None:
     if rows.numel() == 0:
         return None
     count = (length[rows] + LONG - 1) // LONG
-    owner = torch.repeat_interleave(torch.arange(rows.numel(), device=crow.device), count)
-    position = torch.arange(owner.numel(), device=crow.device) - (count.cumsum(0) - count)[owner]
+    position, owner = ranges(torch.zeros_like(count), count, int(count.sum()))
     first = crow.long()[rows][owner] + LONG * position
     last = torch.minimum(first + LONG, crow.long()[rows + 1][owner])
     pieces = torch.where(position == 0, count[owner], 0)

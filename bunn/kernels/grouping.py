@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bunn import kernels
 from bunn.kernels.arguments import Blocks
+from bunn.spans import starts
 
 #: Rows of a block.
 ROWS = 64
@@ -94,10 +95,10 @@ def cut_blocks(
     owner, neighbour = shared // n, shared % n
     sizes = torch.bincount(owner)
     lengths = -(-sizes // chunk)
-    begin = _starts(lengths)
-    slots = torch.arange(owner.numel(), device=owner.device) - _starts(sizes)[owner]
+    begin = starts(lengths)
+    slots = torch.arange(owner.numel(), device=owner.device) - starts(sizes)[owner]
     slots += begin[owner] * chunk
-    ids = torch.repeat_interleave(neighbour[_starts(sizes)], lengths * chunk)
+    ids = torch.repeat_interleave(neighbour[starts(sizes)], lengths * chunk)
     ids[slots] = neighbour
     total = ids.numel() // chunk
     at, bit = slots[which] // chunk, slots[which] % chunk
@@ -131,10 +132,6 @@ def _order(row: Tensor, column: Tensor, n: int) -> Tensor:
         smallest = torch.full_like(order, n).scatter_reduce_(0, row, shuffled[column], "amin")
         order = order[torch.argsort(smallest[order], stable=True)]
     return order
-
-
-def _starts(sizes: Tensor) -> Tensor:
-    return torch.cumsum(sizes, 0) - sizes
 
 
 def _as_words(numbers: Tensor) -> Tensor:
