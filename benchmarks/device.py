@@ -84,7 +84,7 @@ def medians(
 #: Kinds of kernels, by words in their names; the first that fits.
 KINDS = {
     "sparse products": ("walk_rows", "add_segments", "walk_blocks", "add_pieces"),
-    "heat by blocks": ("multiply_patches", "split_halves", "find_largest"),
+    "heat by blocks": ("multiply_patches", "add_patches", "split_halves", "find_largest"),
     "chains": ("activate", "add_and_norm", "add_up"),
     "maps": ("turn_pairs",),
     "dense products": ("gemm", "nvjet", "cutlass", "splitk"),

@@ -92,8 +92,8 @@ IN_PLACE_16 = TENSOR_CORES_16._replace(dense=0.0077, stack=2e6, move=5.0)
 PATCHES = TENSOR_CORES._replace(dense=0.042, stack=2e7, move=10.0)
 PATCHES_16 = TENSOR_CORES_16._replace(dense=0.022, stack=5e6, move=4.0)
 
-#: Calls with a graph on a GPU before close nodes are looked for, where nobody says that more will
-#: come: a graph that is drawn for one step is not worth it.
+#: Calls with a graph on a GPU before kernels are formed, where nobody says that more will come: a
+#: graph that is drawn for one step is not worth it.
 PATIENCE = 32
 
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
@@ -107,7 +107,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     known = lap.eigenpairs.known
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return "spectral" if known else "chebyshev"
-    lap.patchwork.calls += 1
+    lap.patchwork.calls += 1 + PATIENCE * lasts()  # what was said of a graph stays true
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
     costs = {"chebyshev": _chebyshev_cost(lap, x.size(1), degree, machine)}
@@ -124,9 +124,10 @@ def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix
     than along the edges; cached."""
     means = lap.patchwork.means
     if dtype not in means:
-        if dtype.itemsize != 2 or lap.operator.chunks is not None or not patched(lap, dtype, 1.0):
+        # A batch is drawn for one step: blocks for its graphs would not be used again.
+        if dtype.itemsize != 2 or lap.operator.chunks is not None or lap.origin is not None:
             return None
-        if not _known_well(lap) or capturing(lap):
+        if not _known_well(lap) or capturing(lap) or not patched(lap, dtype, 1.0):
             return None
         by_edges = _chebyshev_cost(lap, columns, 1, TENSOR_CORES_16)
         cheaper = _patch_cost(columns, lap, 1, PATCHES_16) < by_edges
@@ -185,7 +186,7 @@ def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:
 
 
 def _dense_cost(x: Tensor, lap: Laplacian, time: float, tol: float, machine: Machine) -> float:
-    if patched(lap, x.dtype, tol) and not _known_well(lap):
+    if not _known_well(lap):
         return math.inf
     form = form_of(lap, time, tol, x.dtype)
     formed = form in lap.kernels
@@ -207,7 +208,7 @@ def _on_a_gpu(lap: Laplacian) -> bool:
 
 
 def _known_well(lap: Laplacian) -> bool:
-    """Whether a graph is asked for so often that blocks of close nodes are worth looking for.
+    """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does.
 
     Not where somebody watches what is saved for a backward pass, as checkpoints do: what is
     computed again then has to be what was computed before, and not by another method.

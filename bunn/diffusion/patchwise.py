@@ -13,6 +13,7 @@ How features are multiplied, and why those of float32 keep their digits:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from torch import Tensor
 from bunn import kernels
 from bunn.calling import apply, batched
 from bunn.diffusion.polynomial import Polynomial, heat
-from bunn.kernels.arguments import Patches, joined_matrix, split_matrix
+from bunn.kernels.arguments import Patches, Spans, joined_matrix, split_matrix
 from bunn.laplacian import Laplacian
 from bunn.operator import SymmetricOperator, for_keeps, random_walk
 from bunn.ordering import close_together
@@ -100,6 +101,8 @@ def spread(lap: Laplacian) -> float:
     on average; cached."""
     known = lap.patchwork
     if known.spread is None:
+        if capturing(lap):
+            return math.inf  # nothing can be found out now
         root = lap.operator.before
         low, high = (1.0, 1.0) if root is None else (float(end) for end in torch.aminmax(root))
         known.spread = (high / low) ** 2
@@ -192,14 +195,11 @@ def _form(
     formed = [
         _Formed.of(some, n, symmetric, before, after, dtype) for some in blocks.split(at_once)
     ]
-    lengths = torch.cat([part.lengths for part in formed])
-    spans = torch.stack((starts(lengths), lengths), 1)
-    longest_first = lengths.argsort(descending=True, stable=True)
+    most = (kernels.LONGEST if dtype == torch.float32 else kernels.LONGEST_16) // CHUNK
     tables = (
         torch.cat([part.nodes for part in formed]).int(),
-        spans[longest_first].int(),
-        blocks[longest_first].int(),
-        int(lengths.max()),
+        blocks.int(),
+        Spans.of(torch.cat([part.lengths for part in formed]), most),
     )
     patches = _joined([part.entries for part in formed], *tables)
     if before is None:
@@ -208,15 +208,11 @@ def _form(
 
 
 def _joined(
-    parts: list[tuple[Tensor, Tensor | None]],
-    nodes: Tensor,
-    spans: Tensor,
-    rows: Tensor,
-    longest: int,
+    parts: list[tuple[Tensor, Tensor | None]], nodes: Tensor, rows: Tensor, spans: Spans
 ) -> Patches:
     rest = [more for _, more in parts if more is not None]
     entries = torch.cat([first for first, _ in parts])
-    return Patches(entries, torch.cat(rest) if rest else None, nodes, spans, rows, longest)
+    return Patches(entries, torch.cat(rest) if rest else None, nodes, rows, spans)
 
 
 class _Formed(NamedTuple):
@@ -308,14 +304,14 @@ def patch_product(matrix: PatchMatrix, x: Tensor) -> Tensor:
 
 def _by_torch(matrix: PatchMatrix, x: Tensor) -> Tensor:
     """The same by operations of torch, for whoever looks at each of them."""
-    entries, rest, nodes, spans, rows, _ = matrix.patches
+    entries, rest, nodes, rows, spans = matrix.patches
     exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
     tiles = entries.to(exact) if rest is None else joined_matrix(entries, rest)
     field = x.to(exact) if matrix.before is None else x.to(exact) * matrix.before
     gathered = field[nodes.long()].view(tiles.size(0), tiles.size(2), x.size(1))
     sums = tiles @ gathered  # of every chunk
-    by_chunk = spans[:, 0].argsort()
-    owner = torch.repeat_interleave(by_chunk, spans[by_chunk, 1].long())
+    block, _, count, _ = spans.pieces[spans.pieces[:, 1].argsort()].long().unbind(1)
+    owner = torch.repeat_interleave(block, count)
     total = sums.new_zeros(rows.size(0), *sums.shape[1:]).index_add(0, owner, sums)
     flat = rows.flatten()
     place = torch.empty(x.size(0), dtype=torch.long, device=x.device)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from bunn.spans import ranges, starts
 
 #: Numbers that are split into two of float16 are below two to this power, or twice that.
 BITS = 14
@@ -67,6 +70,41 @@ class Tiles(NamedTuple):
     rows: int
 
 
+class Spans(NamedTuple):
+    """Blocks of chunks, of which long ones are taken piece by piece.
+
+    Args:
+        pieces: ``(p, 4)`` int32, the longest first: the block, the first chunk, how many, and which
+            of the sums to be added up is that of the piece, -1 where it is a whole block.
+        cut: ``(k, 3)`` int32 the blocks in several pieces: which, the first of their sums, and how
+            many.
+        num_sums: Those of all such pieces.
+    """
+
+    pieces: Tensor
+    cut: Tensor
+    num_sums: int
+
+    @classmethod
+    def of(cls, lengths: Tensor, most: int) -> Spans:
+        """Those of blocks one after the other.
+
+        Args:
+            lengths: ``(blocks,)`` the number of chunks of each.
+            most: Chunks of a piece.
+        """
+        number = (-(-lengths // most)).clamp(min=1)
+        sums = torch.where(number > 1, number, 0)
+        part, block = ranges(torch.zeros_like(number), number, int(number.sum()))
+        begin, end = (lengths[block] * at // number[block] for at in (part, part + 1))
+        place = torch.where(sums[block] > 0, starts(sums)[block] + part, -1)
+        pieces = torch.stack((block, starts(lengths)[block] + begin, end - begin, place), 1)
+        pieces = pieces[pieces[:, 2].argsort(descending=True, stable=True)]
+        which = sums.nonzero().squeeze(1)
+        cut = torch.stack((which, starts(sums)[which], sums[which]), 1)
+        return cls(pieces.int(), cut.int(), int(sums.sum()))
+
+
 class Patches(NamedTuple):
     """A matrix by blocks of rows, each with the columns in which one of them has an entry.
 
@@ -75,17 +113,15 @@ class Patches(NamedTuple):
             features of such, else in float16 by :func:`split_matrix`.
         rest: What is missing to those of float32, likewise.
         nodes: ``(m * CHUNK,)`` int32 the columns.
-        spans: ``(blocks, 2)`` int32 the first chunk of a block, and how many it has.
         rows: ``(blocks, ROWS)`` int32 the rows, -1 for none.
-        longest: The number of chunks of the longest block.
+        spans: Where the chunks of the blocks are.
     """
 
     entries: Tensor
     rest: Tensor | None
     nodes: Tensor
-    spans: Tensor
     rows: Tensor
-    longest: int
+    spans: Spans
 
 
 class Decay(NamedTuple):

@@ -66,28 +66,29 @@ def split_halves(
 
 @triton.jit
 def multiply_patches(
-    x, low, out, entries, rest, nodes, spans, rows, largest, after, width, x_stride, out_stride,
-    piece_stride,
-    SPLIT: tl.constexpr, AFTER: tl.constexpr, PIECES: tl.constexpr, LOWEST: tl.constexpr,
+    x, low, out, partial, entries, rest, nodes, rows, pieces, largest, after, width, x_stride,
+    out_stride,
+    SPLIT: tl.constexpr, AFTER: tl.constexpr, CUT: tl.constexpr, LOWEST: tl.constexpr,
     BITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows of a product, or the sums over one of ``PIECES`` parts of their columns.
+    """``ROWS`` rows of a product, into ``out``; or sums over a piece of their columns, beside those
+    over others in ``partial``.
 
     Where numbers are split, the tensor cores add up no more than ``CHUNK`` terms, the small ones
     first: they cut off what does not fit into a sum, and others round.
     """
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    across = tl.cdiv(width, WIDTH)  # programs that read the same entries, one after the other
+    columns = tl.program_id(0) % across * WIDTH + tl.arange(0, WIDTH)
     inside = columns < width
-    block, piece = tl.program_id(1), tl.program_id(2)
-    first, count = tl.load(spans + 2 * block), tl.load(spans + 2 * block + 1)
-    begin, end = first + count * piece // PIECES, first + count * (piece + 1) // PIECES
+    piece = pieces + 4 * (tl.program_id(0) // across)
+    block, begin, count = tl.load(piece), tl.load(piece + 1), tl.load(piece + 2)
     k = tl.arange(0, CHUNK)
     tile = tl.arange(0, ROWS)[:, None] * CHUNK + k[None, :]
     tile = begin.to(tl.int64) * (ROWS * CHUNK) + tile
     nodes += begin.to(tl.int64) * CHUNK
     total = tl.zeros((ROWS, WIDTH), tl.float32)
-    for _ in tl.range(0, end - begin, num_stages=STAGES):
+    for _ in tl.range(0, count, num_stages=STAGES):
         node = tl.load(nodes + k)
         at = node.to(tl.int64)[:, None] * x_stride + columns[None, :]
         features = tl.load(x + at, mask=inside[None, :], other=0.0)
@@ -103,9 +104,37 @@ def multiply_patches(
     if SPLIT:
         total *= 2.0 ** (-2 * BITS)
         total *= power_of_two(scale_of(largest, columns, inside, LOWEST))[None, :]
-    row = tl.load(rows + block * ROWS + tl.arange(0, ROWS))
+    lane = tl.arange(0, ROWS)
+    row = tl.load(rows + block * ROWS + lane)
     if AFTER:
         total *= factor(after, row, row >= 0)
-    where = piece.to(tl.int64) * piece_stride + row.to(tl.int64)[:, None] * out_stride
-    mask = (row >= 0)[:, None] & inside[None, :]
-    tl.store(out + where + columns[None, :], total.to(out.dtype.element_ty), mask=mask)
+    there = row >= 0
+    if CUT:
+        place = tl.load(piece + 3 + 0 * lane)
+        at = (place.to(tl.int64) * ROWS + lane)[:, None] * width + columns[None, :]
+        mask = (there & (place >= 0))[:, None] & inside[None, :]
+        tl.store(partial + at, total, mask=mask)
+        there &= place < 0
+    where = row.to(tl.int64)[:, None] * out_stride + columns[None, :]
+    mask = there[:, None] & inside[None, :]
+    tl.store(out + where, total.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def add_patches(
+    partial, out, cut, rows, width, out_stride, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` rows of a product, from the sums over pieces of their columns."""
+    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    block = cut + 3 * tl.program_id(1)
+    first, count = tl.load(block + 1), tl.load(block + 2)
+    lane = tl.arange(0, ROWS)
+    row = tl.load(rows + tl.load(block) * ROWS + lane)
+    mask = (row >= 0)[:, None] & (columns < width)[None, :]
+    at = (first.to(tl.int64) * ROWS + lane)[:, None] * width + columns[None, :]
+    total = tl.zeros((ROWS, WIDTH), tl.float64)
+    for _ in range(count):
+        total += tl.load(partial + at, mask=mask, other=0.0)
+        at += ROWS * width
+    where = row.to(tl.int64)[:, None] * out_stride + columns[None, :]
+    tl.store(out + where, total.to(tl.float32).to(out.dtype.element_ty), mask=mask)

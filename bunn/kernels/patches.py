@@ -18,7 +18,7 @@ below the last digit and left out:
 Products of float16 are exact in float32. Tensor cores add them up in it, but cut off what does not
 fit, term by term, instead of rounding it: errors of one sign, which add up. So only a chunk is
 added up there, from the smaller terms to the larger, then by the float32 units those of a piece of
-the columns, and the pieces last.
+the columns, and the pieces of a block that has several last, in float64.
 """
 
 from __future__ import annotations
@@ -27,16 +27,20 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from bunn.kernels import LONGEST
 from bunn.kernels.arguments import BITS, Patches
-from bunn.kernels.halves import find_largest, multiply_patches, split_halves
+from bunn.kernels.halves import add_patches, find_largest, multiply_patches, split_halves
 from bunn.kernels.launching import launch, parts
 
 #: The smallest exponent of a column, as float32 has it, whose inverse is a number of float32.
 LOWEST = 15
 #: Rows and columns that are split by a program.
 SPLIT_ROWS, SPLIT_WIDTH, SPLIT_WARPS = 64, 128, 4
+#: Columns whose pieces are added up by a program.
+ADD_WIDTH, ADD_WARPS = 32, 4
+#: Columns come in multiples of as many, so that they are read by 16 bytes at a time.
+EVEN = 16
 
 
 class PatchTiling(NamedTuple):
@@ -86,30 +90,35 @@ def multiply(
     tiling: PatchTiling | None = None,
 ) -> Tensor:
     """:func:`bunn.kernels.multiply_patches`."""
+    if missing := -x.size(1) % EVEN:
+        y = multiply(pad(x, (0, missing)), patches, None, before, after, tiling)[:, : x.size(1)]
+        return y.contiguous() if out is None else out.copy_(y)
     if x.size(1) > 1 and x.stride(1) != 1:
         x = x.contiguous()
     wide = x.dtype == torch.float32
     (n, width), (_, rows, chunk) = x.shape, patches.entries.shape
     tiling = tiling or (FEW_ROWS if rows <= 64 else MANY_ROWS)
-    pieces = parts(patches.longest * chunk, LONGEST)
     if out is None:
         out = torch.empty(n, width, dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    into = out if pieces == 1 else out.new_empty(pieces, n, width, dtype=torch.float32)
+    pieces, cut, num_sums = patches.spans
+    partial = out.new_empty(num_sums, rows, width, dtype=torch.float32) if num_sums else None
     high, low, largest = split(x, before) if wide else (x, None, None)
     launch(
         multiply_patches,
-        (parts(width, tiling.width), patches.spans.size(0), pieces),
+        (parts(width, tiling.width) * pieces.size(0),),
         (
-            *(high, low, into, patches.entries, patches.rest, patches.nodes, patches.spans),
-            *(patches.rows, largest, after, width, high.stride(0), into.stride(-2), n * width),
+            *(high, low, out, partial, patches.entries, patches.rest, patches.nodes, patches.rows),
+            *(pieces, largest, after, width, high.stride(0), out.stride(0)),
         ),
         tiling.warps,
-        **{"SPLIT": wide, "AFTER": after is not None, "PIECES": pieces, "LOWEST": LOWEST},
+        **{"SPLIT": wide, "AFTER": after is not None, "CUT": num_sums > 0, "LOWEST": LOWEST},
         **{"BITS": BITS, "ROWS": rows, "CHUNK": chunk, "WIDTH": tiling.width},
         **{"STAGES": tiling.stages},
     )
-    if pieces == 1:
-        return out
-    return out.copy_(torch.sum(into, 0, dtype=torch.float64 if wide else torch.float32))
+    if partial is not None:
+        grid = (parts(width, ADD_WIDTH), cut.size(0))
+        arguments = (partial, out, cut, patches.rows, width, out.stride(0))
+        launch(add_patches, grid, arguments, ADD_WARPS, ROWS=rows, WIDTH=ADD_WIDTH)
+    return out

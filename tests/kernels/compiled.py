@@ -20,6 +20,8 @@ from bunn.kernels import bits, halves, heads, squares, steps
 from bunn.kernels.arguments import BITS
 from bunn.kernels.grouped import NARROW, WIDE
 from bunn.kernels.patches import (
+    ADD_WARPS,
+    ADD_WIDTH,
     FEW_ROWS,
     LOWEST,
     MANY_ROWS,
@@ -39,10 +41,9 @@ TYPES = {
     **dict.fromkeys(("source", "target", "pointer", "other", "place"), "*i64"),
     **dict.fromkeys(("eigenvalues", "times", "sums"), "*fp32"),
     **dict.fromkeys(("tiles", "order"), "*i32"),
-    **dict.fromkeys(("nodes", "spans", "rows", "largest"), "*i32"),
+    **dict.fromkeys(("nodes", "cut", "rows", "largest"), "*i32"),
     **dict.fromkeys(("before", "after"), "*fp32"),
     "high": "*fp16",
-    "piece_stride": "i32",
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
 FEATURES = (
@@ -63,17 +64,19 @@ FLAGS = (
 )
 
 
-def show(kernel, on: str, dtype: str, warps: int = 1, **constants: int) -> None:
-    """Compiles a kernel for features of a type, with the flags that are listed in ``on``."""
+def show(
+    kernel, on: str, dtype: str, warps: int = 1, out: str | None = None, **constants: int
+) -> None:
+    """Compiles a kernel for features of a type, with the flags that are listed in ``on``; results
+    have theirs, or another type."""
     names, flags = kernel.arg_names, on.split()
     fixed = {flag: flag in flags for flag in FLAGS if flag in names} | constants
     absent = [a for a, flag in OWNERS.items() if a in names and flag in fixed and not fixed[flag]]
     fixed |= dict.fromkeys(absent)
-    types = TYPES | dict.fromkeys(FEATURES, f"*{dtype}")
+    types = TYPES | dict.fromkeys(FEATURES, f"*{dtype}") | {"out": f"*{out or dtype}"}
     if "PER_COLUMN" in flags:
         types |= dict.fromkeys("abc", "*fp32")
     sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride")
-    sizes += ("piece_stride",)
     aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
         kernel,
@@ -125,10 +128,13 @@ def main() -> None:
         for on in ("", "TRANSPOSED DECAY PER_COLUMN", "TRANSPOSED DECAY PER_COLUMN SUMS"):
             show(squares.multiply_squares, on, dtype, tiling.warps, **tile)
     for rows, tiling in ((PATCH_ROWS, FEW_ROWS), (MORE_ROWS, MANY_ROWS)):
-        tile = {"PIECES": 2, "LOWEST": LOWEST, "BITS": BITS, "ROWS": rows, "CHUNK": CHUNK}
+        tile = {"LOWEST": LOWEST, "BITS": BITS, "ROWS": rows, "CHUNK": CHUNK}
         tile |= {"WIDTH": tiling.width, "STAGES": tiling.stages}
-        for dtype, on in (("fp16", "SPLIT AFTER"), ("bf16", "")):
-            show(halves.multiply_patches, on, dtype, tiling.warps, **tile)
+        for cut in ("", " CUT"):
+            show(halves.multiply_patches, "SPLIT AFTER" + cut, "fp16", tiling.warps, "fp32", **tile)
+            show(halves.multiply_patches, cut, "bf16", tiling.warps, **tile)
+        for dtype in ("fp32", "bf16"):
+            show(halves.add_patches, "", dtype, ADD_WARPS, ROWS=rows, WIDTH=ADD_WIDTH)
     tile = {"AT_ONCE": SPLIT_ROWS, "WIDTH": SPLIT_WIDTH}
     show(halves.find_largest, "BEFORE", "fp32", SPLIT_WARPS, **tile)
     bounds = {"LOWEST": LOWEST, "BITS": BITS}

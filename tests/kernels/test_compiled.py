@@ -67,7 +67,7 @@ def test_components_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compil
 @pytest.mark.slow
 def test_patches_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compiled):
     kernels = [kernel for kernel in compiled if kernel["name"].startswith("multiply_patches")]
-    assert len(kernels) == 4
+    assert len(kernels) == 8
     for kernel in kernels:
         assert "wgmma.mma_async" in kernel["ptx"], kernel["name"]
         assert kernel["ptx"].count("cp.async.cg.shared.global") >= 12, kernel["name"]
@@ -75,11 +75,10 @@ def test_patches_are_multiplied_on_tensor_cores_and_nothing_is_spilled(compiled)
 
 
 @pytest.mark.slow
-def test_features_are_split_sixteen_bytes_at_a_time(compiled):
-    kernels = [
-        kernel for kernel in compiled if kernel["name"].startswith(("find_largest", "split_halves"))
-    ]
-    assert len(kernels) == 2
+def test_features_are_split_and_pieces_added_up_sixteen_bytes_at_a_time(compiled):
+    names = ("find_largest", "split_halves", "add_patches")
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith(names)]
+    assert len(kernels) == 6
     for kernel in kernels:
         assert "ld.global.v4" in kernel["ptx"], kernel["name"]
         assert kernel["stack"] == 0, kernel["name"]

@@ -18,7 +18,7 @@ from bunn.diffusion.dense import form_of
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import PatchMatrix, heat_patches
 from bunn.keeping import lasting
-from bunn.kernels.arguments import BITS, Patches, joined_matrix, split_matrix
+from bunn.kernels.arguments import BITS, Patches, Spans, joined_matrix, split_matrix
 from bunn.kernels.patches import PatchTiling, multiply, split
 from tests.graphs import ZOO, edges_of, relative_error
 from tests.kernels.test_walk import DEVICE
@@ -32,27 +32,30 @@ GRAPHS = {
 }
 
 
-def patches_of(matrix: Tensor, dtype: torch.dtype, rows: int, chunk: int) -> Patches:
-    """A matrix by blocks of rows at random, the columns of each in whole chunks."""
+def patches_of(
+    matrix: Tensor, dtype: torch.dtype, rows: int, chunk: int, most: int = 64
+) -> Patches:
+    """A matrix by blocks of rows at random, the columns of each in whole chunks, of which at most
+    so many are taken together."""
     n = matrix.size(0)
     order = torch.full((-(-n // rows) * rows,), -1)
     order[:n] = torch.randperm(n)
     order = order.view(-1, rows)
-    tiles, nodes, spans = [], [], []
+    tiles, nodes, lengths = [], [], []
     for block in order:
         own = matrix[block[block >= 0]]
         columns = (own != 0).any(0).nonzero().squeeze(1)
-        spans.append((sum(map(len, tiles)), -(-len(columns) // chunk)))
-        width = spans[-1][1] * chunk
+        lengths.append(-(-len(columns) // chunk))
+        width = lengths[-1] * chunk
         tile = matrix.new_zeros(rows, width)
         tile[: len(own), : len(columns)] = own[:, columns]
         tiles.append(tile.view(rows, -1, chunk).transpose(0, 1))
         nodes.append(torch.cat((columns, columns[:1].expand(width - len(columns)))))
     entries: tuple[Tensor, Tensor | None] = (torch.cat(tiles), None)
     entries = split_matrix(entries[0]) if dtype == torch.float32 else (entries[0].to(dtype), None)
-    tables = (torch.cat(nodes).int(), torch.tensor(spans).int(), order.int())
+    tables = (torch.cat(nodes).int(), order.int())
     found = [t if t is None else t.contiguous().to(DEVICE) for t in (*entries, *tables)]
-    return Patches(*found, max(count for _, count in spans))
+    return Patches(*found, Spans.of(torch.tensor(lengths, device=DEVICE), most))
 
 
 @settings(max_examples=15)
@@ -62,25 +65,57 @@ def patches_of(matrix: Tensor, dtype: torch.dtype, rows: int, chunk: int) -> Pat
     share=st.floats(0.02, 1.0),
     shape=st.sampled_from([(16, 16), (32, 16), (16, 32)]),
     dtype=st.sampled_from(DTYPES),
-    longest=st.sampled_from([16, 64, 2048]),
+    most=st.sampled_from([1, 3, 64]),
     apart=st.booleans(),
     seed=st.integers(0, 100),
 )
-def test_products(n, width, share, shape, dtype, longest, apart, seed):
+def test_products(n, width, share, shape, dtype, most, apart, seed):
     torch.manual_seed(seed)
     matrix = torch.rand(n, n, dtype=torch.float64) * (torch.rand(n, n) < share)
     matrix[torch.arange(n), torch.arange(n)] += 0.1
     matrix /= matrix.sum(1, keepdim=True)
-    patches = patches_of(matrix, dtype, *shape)
+    patches = patches_of(matrix, dtype, *shape, most)
     x = torch.randn(n, width + apart, device=DEVICE).to(dtype)[:, :width]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bunn.kernels.patches.LONGEST", longest)
-        y = multiply(x, patches)
+    y = multiply(x, patches)
     assert y.dtype == dtype
+    there = torch.full((n, width + 3), 7.0, dtype=dtype, device=DEVICE)
+    assert torch.equal(multiply(x, patches, there[:, 3:]), y)
+    assert torch.equal(there[:, 3:], y)
+    assert (there[:, :3] == 7).all()
     slack = 1e-6 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     exact = matrix.to(DEVICE) @ x.double()
     scale = float(x.abs().max()) if x.numel() else 0.0
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=slack * scale)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 12))
+def test_pieces_cover_every_block_once(lengths, most):
+    pieces, cut, num_sums = Spans.of(torch.tensor(lengths), most)
+    assert (pieces[:, 2] <= most).all()
+    assert pieces[:, 2].tolist() == sorted(pieces[:, 2].tolist(), reverse=True)
+    starts = [sum(lengths[:block]) for block in range(len(lengths))]
+    covered = {block: [] for block in range(len(lengths))}
+    for block, first, count, place in pieces.tolist():
+        covered[block] += [(chunk, place) for chunk in range(first, first + count)]
+        assert (place < 0) == (lengths[block] <= most)
+    for block, length in enumerate(lengths):
+        chunks = [chunk for chunk, _ in sorted(covered[block])]
+        assert chunks == list(range(starts[block], starts[block] + length))
+    assert sorted(p for p in pieces[:, 3].tolist() if p >= 0) == list(range(num_sums))
+    for block, first, count in cut.tolist():
+        found = {place for _, place in covered[block]}
+        assert found == set(range(first, first + count))
+        assert count > 1
+    assert {row[0] for row in cut.tolist()} == {b for b, long in enumerate(lengths) if long > most}
+
+
+def test_a_hub_cuts_no_other_block():
+    lengths = torch.full((100,), 5)
+    lengths[3] = 160
+    pieces, cut, num_sums = Spans.of(lengths, 32)
+    assert len(pieces) == 104
+    assert num_sums == 5
+    assert cut.tolist() == [[3, 0, 5]]
 
 
 def test_other_tilings():
@@ -116,9 +151,9 @@ def test_halves_of_a_matrix_are_the_matrix():
 def test_what_is_not_finite_spoils_no_other_block():
     matrix = torch.block_diag(*(torch.rand(16, 16, dtype=torch.float64) / 16 for _ in range(3)))
     order = torch.arange(48).view(3, 16).int().to(DEVICE)
-    spans = torch.tensor([[0, 1], [1, 1], [2, 1]]).int().to(DEVICE)
     blocks = torch.stack([matrix[at : at + 16, at : at + 16] for at in (0, 16, 32)]).to(DEVICE)
-    patches = Patches(*split_matrix(blocks), order.flatten(), spans, order, 1)
+    spans = Spans.of(torch.ones(3, dtype=torch.long, device=DEVICE), 1)
+    patches = Patches(*split_matrix(blocks), order.flatten(), order, spans)
     x = torch.randn(48, 4, device=DEVICE)
     for bad in (torch.nan, torch.inf, -torch.inf):
         x[3, 1] = bad
@@ -225,11 +260,10 @@ def test_reach_counts_what_is_kept(served):
         lap = laplacian(name)
         for degree in (1, 3, 6):
             matrix = heat_patches(lap, 1.0, degree, torch.float32, patchwise.ROWS)
-            kept = float(matrix.patches.spans[:, 1].float().mean()) * patchwise.CHUNK
+            chunks, blocks = len(matrix.patches.entries), len(matrix.patches.rows)
+            kept = chunks / blocks * patchwise.CHUNK
             reach = patchwise.reach(lap, degree)
             assert reach == pytest.approx(kept) or kept >= reach > lap.num_nodes / 2
-            lengths = matrix.patches.spans[:, 1]
-            assert matrix.patches.longest == int(lengths[0]) == int(lengths.max())
             assert sorted(matrix.patches.rows.flatten().tolist())[-lap.num_nodes :] == list(
                 range(lap.num_nodes)
             )
@@ -285,10 +319,40 @@ def test_graphs_that_come_once_have_no_kernels_formed(served, monkeypatch):
     chain = Laplacian(edges_of(nx.path_graph(4000))[0]).to(DEVICE)
     names = [chosen(chain) for _ in range(bunn.diffusion.auto.PATIENCE + 1)]
     assert names == ["chebyshev"] * bunn.diffusion.auto.PATIENCE + ["dense"]
+    fine = Options(2e-6)  # in float64, without blocks: a kernel as large as any
+    other = Laplacian(edges_of(nx.path_graph(40))[0]).to(DEVICE)
+    x = torch.zeros(40, 256, device=DEVICE)
+    assert choose(x, other, Time.of(1.0, x.shape[1:]), fine) == "chebyshev"
     monkeypatch.setattr(bunn.diffusion.auto, "capturing", lambda lap: True)
     assert chosen(chain) == "chebyshev"  # nothing can be formed now
     diffuse(torch.randn(4000, 1, device=DEVICE), chain, 1.0, method="dense")
     assert chosen(chain) == "dense"
+
+
+def test_what_was_said_to_last_is_taken_by_a_capture_that_follows(served, monkeypatch):
+    monkeypatch.setattr(bunn.diffusion.auto, "_on_a_gpu", lambda lap: True)
+    chain = Laplacian(edges_of(nx.path_graph(4000))[0]).to(DEVICE)
+    x = torch.randn(4000, 256, device=DEVICE)
+    with lasting():
+        diffuse(x, chain, 1.0)
+    assert len(served) == 1
+    for module in (bunn.diffusion.auto, patchwise):
+        monkeypatch.setattr(module, "capturing", lambda lap: True)
+    diffuse(x, chain, 1.0)
+    assert len(served) == 2
+
+
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+def test_a_capture_in_a_type_that_is_new_asks_the_device_nothing(
+    normalization, served, monkeypatch
+):
+    chain = laplacian("path", normalization)
+    for module in (bunn.diffusion.auto, patchwise):
+        monkeypatch.setattr(module, "capturing", lambda lap: True)
+    assert chosen(chain, torch.bfloat16) == "chebyshev"
+    with lasting():
+        assert bunn.diffusion.auto.choose_mean(chain, torch.bfloat16, 256) is None
+    assert chain.patchwork.spread is None
 
 
 def test_nothing_is_found_out_during_a_capture(served, monkeypatch):
