@@ -43,8 +43,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STEPS = {"cpu": 1, "cuda": 55}
 
 
-def our_step(experiment: Config, dataset: GraphDataset) -> tuple[Callable[[], None], int]:
-    """Steps of our loop on the next batches, and the number of parameters."""
+def our_step(experiment: Config, dataset: GraphDataset) -> tuple[Callable[[], None], int, Driver]:
+    """Steps of our loop on the next batches, the number of parameters, and who takes them."""
     run = Run(experiment, dataset, 0, 0, Device(DEVICE, "32"), cache=DiskCache())
     driver, batches = Driver([run]), _endless(run)
     driver.make_ready([run])
@@ -55,7 +55,7 @@ def our_step(experiment: Config, dataset: GraphDataset) -> tuple[Callable[[], No
             driver.answer([Step(next(batches))])
         _wait()
 
-    return step, sum(parameter.numel() for parameter in run.model.parameters())
+    return step, sum(parameter.numel() for parameter in run.model.parameters()), driver
 
 
 def _endless(run: Run) -> Iterator[Any]:
@@ -139,8 +139,9 @@ def measure(name: str) -> None:
     auto = replace(spectral, model=replace(spectral.model, method="auto"))
     built = {name: our_step(experiment, dataset) for name, experiment in experiments.items()}
     built |= {"bunn": our_step(auto, dataset), "bunn, spectral": our_step(spectral, dataset)}
-    built["gcn, PyG"] = their_step(dataset)
-    steps = {name: step for name, (step, _) in built.items()}
+    steps = {name: step for name, (step, *_) in built.items()}
+    steps["gcn, PyG"], theirs = their_step(dataset)
+    parameters = {**{name: count for name, (_, count, _) in built.items()}, "gcn, PyG": theirs}
     with lasting():
         samples = interleaved(steps, REPEATS, warmup=3, patience=float("inf"))
     samples = {key: [taken / STEPS[DEVICE] for taken in found] for key, found in samples.items()}
@@ -148,7 +149,8 @@ def measure(name: str) -> None:
     rows = [
         {
             "model": key,
-            "parameters": built[key][1],
+            "parameters": parameters[key],
+            "captured": key in built and built[key][2].num_recordings > 0,
             "seconds": median[key],
             "over_gcn": median[key] / median["gcn"],
             "samples": samples[key],

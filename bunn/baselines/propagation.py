@@ -14,12 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from bunn.calling import plain
+
 #: Graphs of up to this many nodes are summed over by a dense ``(n, n)`` matrix.
 DENSE_SIZE = 128
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
-    """``x[index]``: ``(n, ...)`` values of nodes and ``(e,)`` nodes, to ``(e, ...)``."""
+    """``x[index]``: ``(n, ...)`` values of nodes and ``(e,)`` nodes, to ``(e, ...)``.
+
+    On a GPU the backward pass of an embedding sorts the nodes first, every time.
+    """
+    if x.is_cuda and plain(x):
+        return x.index_select(0, index)
     rows: Tensor = embedding(index, x.flatten(1))
     return rows if x.dim() == 2 else rows.unflatten(1, x.shape[1:])
 

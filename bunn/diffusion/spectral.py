@@ -36,8 +36,7 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     Too few eigenpairs for ``tol`` are an error; ``tol=inf`` accepts any truncation, as the
     authors' code does.
     """
-    known = lap.eigenpairs.known
-    whole = options.num_eigs is None and (known or lap.blocks.largest <= FULL_SIZE)
+    whole = takes_all(lap, options)
     if whole and not torch.compiler.is_compiling() and in_place(lap):
         return basis_heat(x, time.value, _basis(lap, x.dtype))
     root = lap.operator.before
@@ -47,6 +46,12 @@ def spectral(x: Tensor, lap: Laplacian, time: Time, options: Options) -> Tensor:
     else:
         y = _decayed(*_eigenpairs(lap, time, options), time, z)
     return (y if root is None else y / root).to(x.dtype)
+
+
+def takes_all(lap: Laplacian, options: Options) -> bool:
+    """Whether all eigenpairs are taken, whatever the times are."""
+    known = lap.eigenpairs.known or lap.blocks.largest <= FULL_SIZE
+    return options.num_eigs is None and known
 
 
 def _all_blocks(z: Tensor, lap: Laplacian, time: Time, dtype: torch.dtype) -> Tensor:

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from bunn.data import DATASETS
+from bunn.data import DATASETS, GraphDataset, load_dataset
 from bunn.experiments.environment import Environment, environment
 from bunn.experiments.results import Result
 from bunn.files import as_json, write_atomically
 from bunn.training import Config, Outcome, Run, RunFolderError, train
+from bunn.training.device import free_memory
 from bunn.training.record import differences
 from bunn.training.watch import Progressed, Watcher
 
@@ -37,6 +38,7 @@ def measure(
     resume: bool = True,
     device: str = "auto",
     data_root: str | Path | None = None,
+    data: GraphDataset | None = None,
     tensorboard: bool = False,
     compile: bool = False,
     name: str | None = None,
@@ -53,6 +55,7 @@ def measure(
         command: What to type to measure this again.
         folder: Where it is recorded; with ``resume``, where it goes on. The result names the
             versions, device and commit that it was started with there.
+        data: The dataset, if it is loaded already.
         name: What the dataset is called in tables. (default: its name)
         notes: What a reader should know about the number. (default: nothing)
         look: Called with all finished runs; what it returns becomes ``extra``. (default: nothing)
@@ -67,6 +70,7 @@ def measure(
         resume=resume,
         device=device,
         data_root=data_root,
+        data=data,
         watcher=watcher,
         tensorboard=tensorboard,
         compile=compile,
@@ -120,17 +124,23 @@ def measure_split_by_split(
         watcher: Told of every run's progress.
         how: What else :func:`measure` takes.
     """
+    data: GraphDataset | None = None  # loaded once, with all that is found out about its graphs
     for split, seed in runs:
         place = folder / f"split{split}-seed{seed}"
         result = _finished(place, config)
         if result is None:
-            result = measure(config, [(split, seed)], folder=place, watcher=watcher, **how)
+            data = data or load_dataset(config.dataset, how.get("data_root"), config.data)
+            one = [(split, seed)]
+            result = measure(config, one, folder=place, watcher=watcher, data=data, **how)
+            free_memory()
             write_atomically(place / "result.json", as_json(result.as_dict()) + "\n")
         else:
             epochs = config.training.epochs
             watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
         _clear(place)
         yield combined([_same(place, config) for place in folder.glob("*/result.json")])
+    del data
+    free_memory()
 
 
 def combined(results: Sequence[Result]) -> Result:

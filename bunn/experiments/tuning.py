@@ -7,7 +7,6 @@ of its runs. Only the test metrics of the one that is chosen are ever looked at,
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections import Counter
@@ -45,6 +44,7 @@ from bunn.training import (
     Progressed,
     train,
 )
+from bunn.training.device import free_memory
 from bunn.training.watch import Watcher
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _try_next(study: Study, search: Search) -> None:
         if invalid:
             trial.set_user_attr("invalid", True)
         study.tell(trial, value, state)
-    _free_memory()
+    free_memory()
     if invalid:
         _stop_if_none_is_possible(study, reason)
 
@@ -203,13 +203,6 @@ class _Objective:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
-
-
-def _free_memory() -> None:
-    """Gives back what a trial has left on the GPU."""
-    if torch.cuda.is_initialized():
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def _stop_if_none_is_possible(study: Study, reason: str) -> None:

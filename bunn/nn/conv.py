@@ -12,6 +12,7 @@ from torch_geometric.nn.inits import reset
 
 from bunn.bundle import FlatBundle, num_map_params
 from bunn.diffusion import METHODS, Options, solve
+from bunn.diffusion.spectral import takes_all
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization, check_normalization
 from bunn.nn.chains import feed_forward
@@ -217,7 +218,8 @@ class BuNNConv(nn.Module):
 
     def _heat(self, h: Tensor, lap: Laplacian) -> Tensor:
         field = h.reshape(h.size(0), self.num_bundles, self.bundle_dim, -1)
-        time = self.time.per_column(field.shape[1:])
+        bounded = self.method != "spectral" or not takes_all(lap, self.options)
+        time = self.time.per_column(field.shape[1:], bounded)
         return solve(field.flatten(1), lap, time, self.method, self.options)
 
     def _padded(self, channels: int) -> int:

@@ -62,6 +62,8 @@ class DiffusionTime(nn.Module):
         self.start = _read(time, num_bundles)
         self.learn, self.tol = learn, tol
         self._seen: tuple[object, int] = (None, -1)
+        #: Whether the bounds of learned times have ever been used.
+        self.bounded = False
         if learn:
             if not all(0 < start < math.inf for start in self.start):
                 raise ValueError(
@@ -95,14 +97,18 @@ class DiffusionTime(nn.Module):
             return self.start[0]
         return self.fixed_time
 
-    def per_column(self, channels: torch.Size) -> Time:
-        """The time as the diffusion methods take it, for fields of shape ``(n, *channels)``."""
+    def per_column(self, channels: torch.Size, bounded: bool = True) -> Time:
+        """The time as the diffusion methods take it, for fields of shape ``(n, *channels)``; with
+        bounds, unless the method asks for none of times that are learned."""
         time = self()
         if not isinstance(time, Tensor):
             return Time(time, time, time)
         if not self.learn and min(self.start) == math.inf:
             return Time(math.inf, math.inf, math.inf)
         value = time.reshape(1) if time.numel() == 1 else time.expand(channels).reshape(-1)
+        if self.learn and not bounded:
+            return Time(value, None, None, constant=False)
+        self.bounded = True
         if self.learn and not value.is_cuda:
             known = Time.of(value, value.shape)
             return Time(value, known.lower, known.upper, constant=False)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from bunn.keeping import kept
 from bunn.nn import DiffusionTime
 from bunn.rooms import Room
+from bunn.sharing import forget_graphs
 from bunn.training.batch import Batch, Draft
 from bunn.training.run import Run
 
@@ -65,12 +66,13 @@ class Recorder:
     ) -> None:
         self._optimizers = list(optimizers)
         self._times = [time for model in models for time in learned_times(model)]
-        self._bounds = [time.bounds for time in self._times]
+        self._bounds: list[tuple[float, float]] = []
         self._drifted = 0.0
         self._counts: OrderedDict[Hashable, tuple[int, weakref.ref[Tensor | Room]]] = OrderedDict()
         self._recordings: dict[Hashable, Recording] = {}
         self._pool: Any = None
         self._refused: set[str] = set()
+        self._failed = False
 
     def __call__(self, name: str, call: Call, batches: Sequence[Batch | Draft]) -> list[Tensor]:
         """``call(batches)``.
@@ -85,7 +87,7 @@ class Recorder:
         key = (name, *_kinds(batches))
         if key in self._recordings:
             return self._recordings[key].replay(batches)
-        if name in self._refused or len(self._recordings) == RECORDINGS:
+        if self.refuses(name) or len(self._recordings) == RECORDINGS:
             return call(batches)
         count = self._count(key, batches[0].anchor)
         if count < WARMUP:
@@ -96,12 +98,19 @@ class Recorder:
                 replies = call(batches)
             if waits:
                 self._refused.add(name)
+                if any(isinstance(batch, Draft) for batch in batches):
+                    _warn(f"{waits[0]} waits for the device")
             return replies
-        return self._record(name, key, call, batches)
+        return self._record(key, call, batches)
 
     def refuses(self, name: str) -> bool:
         """Whether calls of this name cannot be recorded."""
-        return name in self._refused
+        return self._failed or name in self._refused
+
+    @property
+    def num_recordings(self) -> int:
+        """How many kinds of calls are replayed."""
+        return len(self._recordings)
 
     def _count(self, key: Hashable, anchor: Tensor | Room) -> int:
         """How often there was a call of this kind, for as long as its edges live, or its room."""
@@ -119,31 +128,31 @@ class Recorder:
         self._drifted += max(float(group["lr"]) for group in groups)
         if self._drifted >= DRIFT:
             self._look_at_times()
-        bounds = [time.bounds for time in self._times]
+        bounds = [time.bounds for time in self._times if time.bounded]
         if bounds != self._bounds:
             self._bounds = bounds
-            self._recordings.clear()
-            self._counts.clear()
-            self._pool = None
+            self._forget()
 
     def _look_at_times(self) -> None:
         self._drifted = 0.0
         for time in self._times:
-            time.refresh(ROOM)
+            if time.bounded:  # others are asked for nothing
+                time.refresh(ROOM)
 
-    def _record(
-        self, name: str, key: Hashable, call: Call, batches: Sequence[Batch | Draft]
-    ) -> list[Tensor]:
+    def _forget(self) -> None:
+        self._recordings.clear()
+        self._counts.clear()
+        self._pool = None
+
+    def _record(self, key: Hashable, call: Call, batches: Sequence[Batch | Draft]) -> list[Tensor]:
         try:
             recording = Recording(call, batches, self._optimizers, self._pool)
         except RuntimeError as error:  # nothing has run yet
-            self._refused.add(name)
+            self._failed = True
+            self._forget()
+            leave_capture()
             reason = str(error).partition("\n")[0]
-            warnings.warn(
-                f"steps are launched kernel by kernel: no CUDA graph could be captured ({reason})",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            _warn(f"no CUDA graph could be captured ({reason})")
             return call(batches)
         self._recordings[key] = recording
         self._pool = recording.pool
@@ -198,6 +207,22 @@ def record(
     finally:
         torch.cuda.set_stream(stream)  # which torch does not, where a capture fails to end
     return graph.replay, replies, graph.pool()
+
+
+def leave_capture() -> None:
+    """After a capture that failed: nothing waits for its end any more.
+
+    Torch leaves the generator of random numbers as it was in the middle, before 2.13, and refuses
+    to draw others; and what was built meanwhile has never been computed.
+    """
+    forget_graphs()
+    if torch.cuda.is_initialized():
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"steps are launched kernel by kernel: {reason}", RuntimeWarning, stacklevel=3)
 
 
 class _Rates:

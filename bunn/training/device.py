@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,14 @@ for _name in ("lightning.fabric", "lightning.pytorch"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 DEVICES = ("auto", "cpu", "cuda")
+
+
+def free_memory() -> None:
+    """Gives back what a training has left behind: graphs, and what is known of them, hold each
+    other until somebody looks."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 class TF32Precision(FullPrecision):

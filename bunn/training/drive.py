@@ -82,8 +82,14 @@ class Driver:
     def _hand_out_drafts(self) -> None:
         """Batches are filled up as long as steps on them can be recorded."""
         recorded = self._recorder is not None and not self._recorder.refuses("step")
+        recorded &= not self._compile  # which looks into what kernels do with them
         for run in self._runs:
             run.feed.drafts = recorded
+
+    @property
+    def num_recordings(self) -> int:
+        """How many kinds of steps and evaluations are replayed."""
+        return 0 if self._recorder is None else self._recorder.num_recordings
 
     def _drive(self, routines: Sequence[Generator[Any, Any, Any]]) -> list[Any]:
         """Answers routines, one of each run, until they end; and returns what they return."""

@@ -56,6 +56,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     data_root: str | Path | None = None,
+    data: GraphDataset | None = None,
     watcher: Watcher = ignore,
     tensorboard: bool = False,
     environment: dict[str, Any] | None = None,
@@ -72,6 +73,8 @@ def train(
         resume: Whether to go on in a folder that holds this experiment. (default: :obj:`False`)
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the best there is. (default: ``"auto"``)
         data_root: Where data lives. (default: ``$BUNN_DATA``, or the user's cache folder)
+        data: The dataset of the configuration, for who has loaded it before, and trains on it
+            again: what was worked out of its graphs is known. (default: it is loaded)
         watcher: Called after every evaluation. (default: nobody watches)
         tensorboard: Whether to write events for TensorBoard into the folder. (default:
             :obj:`False`)
@@ -92,8 +95,11 @@ def train(
             "twice"
         )
     record = None if folder is None else RunFolder(Path(folder), environment, runs)
+    if data is None:
+        root = None if data_root is None else Path(data_root)
+        data = load_dataset(config.dataset, root, config.data)
     training = _Training(
-        config, runs, device, data_root, watcher, record, tensorboard, keep, compile, capture
+        config, runs, device, data, watcher, record, tensorboard, keep, compile, capture
     )
     if record is None:
         return training.train()
@@ -109,7 +115,7 @@ class _Training:
         config: Config,
         runs: Sequence[tuple[int, int]],
         device: str,
-        data_root: str | Path | None,
+        data: GraphDataset,
         watcher: Watcher,
         record: RunFolder | None,
         tensorboard: bool,
@@ -120,9 +126,7 @@ class _Training:
         self.config, self.pairs, self.watcher, self.record = config, list(runs), watcher, record
         self.tensorboard = tensorboard and record is not None
         self.device = Device(device, config.training.precision)
-        self.data: GraphDataset = load_dataset(
-            config.dataset, None if data_root is None else Path(data_root), config.data
-        )
+        self.data = data
         self.reported = DATASETS[config.dataset].reported_part
         self.cache = DiskCache()
         self.keep = keep or (lambda run: None)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+import bunn
 from bunn.baselines.memory import EdgeMemory
 from bunn.data import Task, load_dataset
 from bunn.keeping import handed_out, kept
@@ -278,6 +279,7 @@ def test_bounds_that_moved_end_recordings(who, tape):
     time = DiffusionTime(1.0, 2, learn=True)
     optimizer = torch.optim.Adam(time.parameters(), lr=0.05)
     recorder, (board,) = Recorder([optimizer], [time]), batches_of(tiny("minesweeper-board"), 1)
+    time.bounded = True
     call = lambda given: [torch.tensor(time.bounds[1])]  # noqa: E731
     for _ in range(WARMUP + 2):
         recorder("bound", call, [board])
@@ -297,7 +299,7 @@ def test_a_faster_learning_rate_is_looked_at_more_often(tape):
     time = DiffusionTime(1.0, 2, learn=True)
     optimizer = torch.optim.Adam(time.parameters(), lr=1e-4)
     recorder, (board,) = Recorder([optimizer], [time]), batches_of(tiny("minesweeper-board"), 1)
-    looks = []
+    looks, time.bounded = [], True
     time.refresh = lambda room=1.0: looks.append(room)
     call = lambda given: [torch.zeros(())]  # noqa: E731
     for _ in range(WARMUP + 1):
@@ -329,6 +331,71 @@ def test_what_cannot_be_recorded_is_launched_and_said(tape, monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"no CUDA graph could be captured \(out of memory\)"):
         recorded, launched = both(config)
     assert recorded[0].evaluations == launched[0].evaluations
+
+
+def test_after_a_capture_that_failed_nothing_is_replayed_any_more(tape, monkeypatch):
+    """What was recorded before draws random numbers from a generator that is another one now."""
+    left, record = [], module.record
+    monkeypatch.setattr(module, "leave_capture", lambda: left.append(None))
+    recorder, (board,) = Recorder([]), batches_of(tiny("minesweeper-board"), 1)
+    call = lambda given: [given[0].inputs.x.sum()]  # noqa: E731
+    for _ in range(WARMUP + 2):
+        recorder("step", call, [board])
+    assert recorder.num_recordings == 1
+
+    def fail(call, batches, pool):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(module, "record", fail)
+    for _ in range(WARMUP):
+        recorder("evaluation", call, [board])
+    with pytest.warns(RuntimeWarning, match="not permitted"):
+        recorder("evaluation", call, [board])
+    assert len(left) == 1
+    assert recorder.num_recordings == 0
+    monkeypatch.setattr(module, "record", record)
+    before = tape.replayed
+    for _ in range(WARMUP + 2):
+        recorder("step", call, [board])
+    assert recorder.refuses("step")
+    assert tape.replayed == before
+
+
+@pytest.mark.gpu
+def test_training_goes_on_after_a_capture_that_failed(monkeypatch):
+    """With dropout, whose random numbers torch would not draw any more."""
+    config = tiny("minesweeper-board", "gcn", model={"dropout": 0.5}, training={"epochs": 8})
+    step = Driver._step
+
+    def waiting(driver, batches):
+        replies = step(driver, batches)
+        if torch.cuda.is_current_stream_capturing():
+            replies[0].item()
+        return replies
+
+    monkeypatch.setattr(Driver, "_step", waiting)
+    with pytest.warns(RuntimeWarning, match="kernel by kernel: no CUDA graph could be captured"):
+        (outcome,) = train(config, device="cuda")
+    assert math.isfinite(outcome.evaluations[-1].loss)
+
+
+def test_times_that_nobody_bounds_end_no_recording(tape):
+    """Heat from all eigenvectors takes times as they are."""
+    lap = bunn.Laplacian(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    for method, recordings in (("spectral", 1), ("chebyshev", 2)):
+        conv = bunn.BuNNConv(4, 4, num_bundles=2, learn_time=True, method=method)
+        optimizer = torch.optim.Adam(conv.parameters(), lr=0.05)
+        recorder = Recorder([optimizer], [conv])
+        (board,) = batches_of(tiny("minesweeper-board"), 1)
+        call = lambda given: [conv(torch.ones(3, 4), lap).detach()]  # noqa: E731, B023
+        tape.recorded.clear()
+        for moved in (0.0, 3.0):
+            with torch.no_grad():
+                conv.time.log_time.fill_(moved)
+            for _ in range(WARMUP + 4):
+                recorder("heat", call, [board])
+        assert len(tape.recorded) == recordings, method
+        assert conv.time.bounded == (method == "chebyshev")
 
 
 def test_rates_are_tensors_for_the_recording_alone():

@@ -197,7 +197,8 @@ def test_what_waits_for_the_device_is_no_longer_filled_up(packed, recorded, monk
     monkeypatch.setattr(
         Driver, "_step", lambda driver, b: (seen.append(type(b[0])), step(driver, b))[1]
     )
-    trained(config_of(*MODELS["bunn"]), packed, "cpu", capture=True)
+    with pytest.warns(RuntimeWarning, match="kernel by kernel: here waits for the device"):
+        trained(config_of(*MODELS["bunn"]), packed, "cpu", capture=True)
     assert not [batches for batches in recorded if isinstance(batches[0], Draft)]
     assert seen[0] is Draft
     assert seen[-1] is Batch
@@ -221,8 +222,9 @@ def test_a_driver_that_is_ready_hands_out_drafts(packed, recorded):
     driver = Driver([run])
     driver.make_ready([run])
     assert all(isinstance(batch, Draft) for batch in run.feed.training(0))
-    Driver([run], capture=False).make_ready([run])
-    assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
+    for options in ({"capture": False}, {"compile": True}):
+        Driver([run], **options).make_ready([run])
+        assert all(isinstance(batch, Batch) for batch in run.feed.training(0))
 
 
 @pytest.mark.parametrize("name", ["gine", "gatedgcn", "gcn"])
