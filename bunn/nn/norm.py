@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from bunn import kernels
 
 #: What :func:`counted_rows` said, the last of which counts. (A list, which compilers can read.)
 _COUNTED: list[Mapping[int, Tensor] | None] = []
@@ -48,29 +50,73 @@ class BatchNorm(nn.BatchNorm1d):
                 f"x has {x.size(0)} rows, and it is not known how many of them count: that is known"
                 f" of {sorted(counts)} rows"
             )
-        y, mean, var = _CountedNorm.apply(  # type: ignore[no-untyped-call]
-            x, self.weight, self.bias, counts[x.size(0)], self.eps
-        )
-        self._remember(mean, var, counts[x.size(0)])
-        found: Tensor = y.to(x.dtype)
-        return found
+        count = counts[x.size(0)]
+        arguments = (x, self.weight, self.bias, count)
+        if kernels.serve_chains(x):
+            return cast(Tensor, _NormByKernels.apply(*arguments, self))  # type: ignore[no-untyped-call]
+        y, mean, var = _CountedNorm.apply(*arguments, self.eps)  # type: ignore[no-untyped-call]
+        self._remember(mean, var, count)
+        return cast(Tensor, y.to(x.dtype))
+
+    def tracked(self) -> tuple[Tensor, Tensor, float] | None:
+        """The running statistics, counted, and the share of what is new."""
+        if self.running_mean is None or self.running_var is None:
+            return None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        self.num_batches_tracked.add_(1)
+        return self.running_mean, self.running_var, self.momentum
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """The running statistics, those of a variance without its bias."""
-        if self.running_mean is None or self.running_var is None:
-            return
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var * count / (count - 1).clamp(min=1), self.momentum)
+        if (tracked := self.tracked()) is not None:
+            running_mean, running_var, momentum = tracked
+            running_mean.lerp_(mean, momentum)
+            running_var.lerp_(var * count / (count - 1).clamp(min=1), momentum)
 
 
 def counts_rows(model: nn.Module) -> bool:
     """Whether all normalisations over rows of a model are such ones."""
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     return all(isinstance(norm, BatchNorm) for norm in norms)
+
+
+class _NormByKernels(torch.autograd.Function):
+    """The same in a few passes: :mod:`bunn.kernels.norms`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        count: Tensor,
+        norm: BatchNorm,
+    ) -> Tensor:
+        x = x.contiguous()
+        found = _kernels().normalise_columns(x, weight, bias, count, norm.eps, norm.tracked())
+        y: Tensor
+        y, statistics = found
+        ctx.save_for_backward(x, statistics, weight, count)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, statistics, weight, count = ctx.saved_tensors
+        back = _kernels().normalise_columns_back
+        by_x, by_weight, by_bias = back(grad.contiguous(), x, statistics, weight, count)
+        if weight is None:
+            return by_x, None, None, None, None
+        return by_x, by_weight.to(weight.dtype), by_bias.to(weight.dtype), None, None
+
+
+def _kernels() -> Any:
+    """The kernels, which are there where Triton is."""
+    from bunn.kernels import norms  # noqa: PLC0415
+
+    return norms
 
 
 class _CountedNorm(torch.autograd.Function):

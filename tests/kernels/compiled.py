@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile
 from bunn.components import ALIGNED, TOGETHER
 from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
 from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
-from bunn.kernels import bits, halves, heads, squares, steps
+from bunn.kernels import bits, columns, halves, heads, norms, squares, steps
 from bunn.kernels.arguments import BITS
 from bunn.kernels.grouped import NARROW, WIDE
 from bunn.kernels.patches import (
@@ -44,11 +44,15 @@ TYPES = {
     **dict.fromkeys(("nodes", "cut", "rows", "largest"), "*i32"),
     **dict.fromkeys(("before", "after"), "*fp32"),
     "high": "*fp16",
+    **dict.fromkeys(("moments", "statistics", "slopes", "bias"), "*fp32"),
+    **dict.fromkeys(("running_mean", "running_var"), "*fp32"),
+    **dict.fromkeys(("eps", "momentum"), "fp32"),
+    **{"count": "*i64", "num_parts": "i32"},
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
 FEATURES = (
     *("x", "p", "y", "out", "query", "key", "values", "matrices", "found"),
-    *("low", "entries", "rest"),
+    *("low", "entries", "rest", "grad_x"),
 )
 #: The flags without which an argument is not there.
 OWNERS = {name: name.upper() for name in ("p", "y", "r", "out", "b", "c", "beta", "gamma", "delta")}
@@ -57,10 +61,13 @@ OWNERS |= dict.fromkeys(("low", "rest", "largest"), "SPLIT") | {
     "before": "BEFORE",
     "after": "AFTER",
 }
+OWNERS |= {"weight": "AFFINE", "bias": "AFFINE"}
+OWNERS |= {"running_mean": "TRACKED", "running_var": "TRACKED"}
 OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "SUMS"}
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
     *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT", "BEFORE", "AFTER"),
+    *("AFFINE", "TRACKED"),
 )
 
 
@@ -139,6 +146,14 @@ def main() -> None:
     show(halves.find_largest, "BEFORE", "fp32", SPLIT_WARPS, **tile)
     bounds = {"LOWEST": LOWEST, "BITS": BITS}
     show(halves.split_halves, "BEFORE", "fp32", SPLIT_WARPS, **bounds, **tile)
+    tile = {"ROWS": norms.ROWS, "WIDTH": norms.WIDTH}
+    for dtype in ("fp32", "bf16"):
+        for kernel in (columns.find_moments, columns.find_slopes):
+            show(kernel, "", dtype, norms.WARPS, **tile)
+        for kernel in (columns.normalise, columns.normalise_back):
+            show(kernel, "AFFINE", dtype, norms.WARPS, **tile)
+    tile = {"ROWS": norms.ROWS, "AT_ONCE": norms.AT_ONCE, "WIDTH": norms.SETTLED}
+    show(columns.settle, "TRACKED", "fp32", norms.WARPS, **tile)
 
 
 if __name__ == "__main__":

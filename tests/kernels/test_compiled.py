@@ -82,3 +82,15 @@ def test_features_are_split_and_pieces_added_up_sixteen_bytes_at_a_time(compiled
     for kernel in kernels:
         assert "ld.global.v4" in kernel["ptx"], kernel["name"]
         assert kernel["stack"] == 0, kernel["name"]
+
+
+@pytest.mark.slow
+def test_norms_are_read_sixteen_bytes_at_a_time(compiled):
+    names = ("find_moments", "find_slopes", "normalise")
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith(names)]
+    assert len(kernels) == 8
+    for kernel in kernels:
+        assert "ld.global.v4" in kernel["ptx"], kernel["name"]
+        assert kernel["stack"] == 0, kernel["name"]
+    (settled,) = [kernel for kernel in compiled if kernel["name"].startswith("settle")]
+    assert settled["stack"] == 0
