@@ -11,8 +11,6 @@ no digits are lost to a mean that is large.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -32,24 +30,26 @@ ROWS, WIDTH, WARPS = 64, 64, 4
 AT_ONCE, SETTLED = 64, 16
 
 
-class Tracked(NamedTuple):
-    """Running statistics: ``(c,)`` each, and the share of the new ones."""
-
-    mean: Tensor
-    var: Tensor
-    momentum: float
-
-
 def normalise_columns(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     count: Tensor,
     eps: float,
-    tracked: Tracked | None,
+    tracked: tuple[Tensor, Tensor, float] | None,
 ) -> tuple[Tensor, Tensor]:
-    """All rows of ``x: (n, c)``, contiguous, by the statistics of the first ``count``, which is
-    ``()`` int64; and these, ``(2, c)`` float32: means and inverses of deviations."""
+    """All rows by the statistics of the first; and these, ``(2, c)`` float32: means and inverses of
+    deviations.
+
+    Args:
+        x: ``(n, c)``, contiguous.
+        weight: ``(c,)``, if there is one, and then a bias.
+        bias: ``(c,)``, likewise.
+        count: How many rows count, ``()`` int64.
+        eps: Added to variances.
+        tracked: Running means and variances ``(c,)``, which are brought up to date, and the share
+            of what is new in them.
+    """
     (n, width), num_parts = x.shape, parts(x.size(0), ROWS)
     out = torch.empty_like(x)
     statistics = x.new_empty(2, width, dtype=torch.float32)
