@@ -23,9 +23,10 @@ DENSE_SIZE = 128
 def gather(x: Tensor, index: Tensor) -> Tensor:
     """``x[index]``: ``(n, ...)`` values of nodes and ``(e,)`` nodes, to ``(e, ...)``.
 
-    On a GPU the backward pass of an embedding sorts the nodes first, every time.
+    On a GPU the backward pass of an embedding sorts the nodes first, every time. Another one adds
+    in the type of ``x``, for which 16 bits are too few.
     """
-    if x.is_cuda and plain(x):
+    if x.is_cuda and x.dtype.itemsize > 2 and plain(x):
         return x.index_select(0, index)
     rows: Tensor = embedding(index, x.flatten(1))
     return rows if x.dim() == 2 else rows.unflatten(1, x.shape[1:])

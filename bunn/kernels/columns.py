@@ -11,8 +11,8 @@ from bunn.kernels.passes import per_column, read, write
 @triton.jit
 def tile_of(width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Rows and columns of a program, which of the latter there are, and where all of them lie."""
-    columns = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     return row, columns, columns < width, row.to(tl.int64)[:, None] * width + columns[None, :]
 
 
@@ -27,7 +27,7 @@ def find_moments(
     number = read(x, at, mask)
     mean = tl.sum(number, 0) / tl.maximum(tl.sum(there.to(tl.float32), 0), 1.0)
     apart = tl.where(mask, number - mean[None, :], 0.0)
-    where = tl.program_id(1) * width + columns
+    where = tl.program_id(0) * width + columns
     tl.store(moments + where, mean, mask=inside)
     tl.store(moments + num_parts * width + where, tl.sum(apart * apart, 0), mask=inside)
 
@@ -97,7 +97,7 @@ def find_slopes(
     even = read(x, at, mask) - per_column(statistics, columns, inside)
     even *= per_column(statistics + width, columns, inside)
     slope = read(grad, at, mask)
-    where = tl.program_id(1) * width + columns
+    where = tl.program_id(0) * width + columns
     tl.store(sums + where, tl.sum(tl.where(mask, slope * even, 0.0), 0), mask=inside)
     tl.store(sums + num_parts * width + where, tl.sum(slope, 0), mask=inside)
 

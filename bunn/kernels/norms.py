@@ -56,7 +56,7 @@ def normalise_columns(
     moments = x.new_empty(2, num_parts, width, dtype=torch.float32)
     if width == 0:
         return out, statistics
-    grid, tile = (parts(width, WIDTH), num_parts), {"ROWS": ROWS, "WIDTH": WIDTH}
+    grid, tile = (num_parts, parts(width, WIDTH)), {"ROWS": ROWS, "WIDTH": WIDTH}
     if n > 0:
         launch(find_moments, grid, (x, count, moments, width, num_parts), WARPS, **tile)
     mean, var, momentum = tracked or (None, None, 0.0)
@@ -88,7 +88,7 @@ def normalise_columns_back(
     (n, width), num_parts = x.shape, parts(x.size(0), ROWS)
     grad_x = torch.empty_like(x)
     sums = x.new_empty(2, num_parts, width, dtype=torch.float32)
-    grid, tile = (parts(width, WIDTH), num_parts), {"ROWS": ROWS, "WIDTH": WIDTH}
+    grid, tile = (num_parts, parts(width, WIDTH)), {"ROWS": ROWS, "WIDTH": WIDTH}
     there = x.numel() > 0
     if there:
         arguments = (grad, x, statistics, count, sums, width, num_parts)

@@ -50,6 +50,8 @@ class DiffusionTime(nn.Module):
     """
 
     fixed_time: Tensor
+    #: Whether the bounds of learned times have ever been used.
+    bounded = False
 
     def __init__(
         self,
@@ -62,8 +64,6 @@ class DiffusionTime(nn.Module):
         self.start = _read(time, num_bundles)
         self.learn, self.tol = learn, tol
         self._seen: tuple[object, int] = (None, -1)
-        #: Whether the bounds of learned times have ever been used.
-        self.bounded = False
         if learn:
             if not all(0 < start < math.inf for start in self.start):
                 raise ValueError(
@@ -106,12 +106,13 @@ class DiffusionTime(nn.Module):
         if not self.learn and min(self.start) == math.inf:
             return Time(math.inf, math.inf, math.inf)
         value = time.reshape(1) if time.numel() == 1 else time.expand(channels).reshape(-1)
+        if self.learn and not value.is_cuda:
+            known = Time.of(value, value.shape)
+            self.bounded |= bounded
+            return Time(value, known.lower, known.upper, constant=False)
         if self.learn and not bounded:
             return Time(value, None, None, constant=False)
         self.bounded = True
-        if self.learn and not value.is_cuda:
-            known = Time.of(value, value.shape)
-            return Time(value, known.lower, known.upper, constant=False)
         if self.learn and not (
             torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
         ):

@@ -14,6 +14,7 @@ from lightning.fabric.plugins import DoublePrecision, MixedPrecision
 from lightning.fabric.plugins import Precision as FullPrecision
 from torch import Tensor, nn
 
+from bunn.sharing import forget_graphs
 from bunn.training.checkpoint import Tensors
 
 # Lightning advises on matrix precision whenever it sees a GPU; that is the user's to choose.
@@ -24,8 +25,9 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def free_memory() -> None:
-    """Gives back what a training has left behind: graphs, and what is known of them, hold each
-    other until somebody looks."""
+    """Gives back what a training has left behind, so that the next one pays for the same: graphs,
+    and what is known of them, hold each other until somebody looks."""
+    forget_graphs()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

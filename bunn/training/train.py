@@ -74,7 +74,7 @@ def train(
         device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for the best there is. (default: ``"auto"``)
         data_root: Where data lives. (default: ``$BUNN_DATA``, or the user's cache folder)
         data: The dataset of the configuration, for who has loaded it before, and trains on it
-            again: what was worked out of its graphs is known. (default: it is loaded)
+            again: what was worked out of packed graphs is known. (default: it is loaded)
         watcher: Called after every evaluation. (default: nobody watches)
         tensorboard: Whether to write events for TensorBoard into the folder. (default:
             :obj:`False`)

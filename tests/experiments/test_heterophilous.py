@@ -1,17 +1,15 @@
 """The heterophilous benchmark, from raw files to the table."""
 
-import gc
 import json
 import os
 import re
 import signal
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bunn.experiments import ablations, heterophilous, measure, runtime
+from bunn.experiments import ablations, heterophilous, runtime
 from bunn.experiments.heterophilous import FIVE, MODELS, PAPER, RELEASED, SMALL
 from bunn.experiments.jobs import run_jobs
 from bunn.experiments.measure import combined
@@ -119,26 +117,6 @@ def test_more_splits_may_follow(little):
     assert same == after
     assert not list(little.rglob("checkpoints"))
     assert len(list(little.rglob("best.safetensors"))) == 3
-
-
-def test_data_is_loaded_once_for_all_splits_and_given_back(little, monkeypatch):
-    """Graphs and what is known of them hold each other: on a GPU gigabytes would stay."""
-    loaded, load = [], measure.load_dataset
-
-    def spy(*args):
-        data = load(*args)
-        loaded.append(weakref.ref(data))
-        return data
-
-    monkeypatch.setattr(measure, "load_dataset", spy)
-    gc.disable()
-    try:
-        reproduce(little, splits=(0, 1), datasets=("tolokers",), models=("gcn",), epochs=2)
-        assert [data() for data in loaded] == [None]
-    finally:
-        gc.enable()
-    reproduce(little, splits=(0, 1), datasets=("tolokers",), models=("gcn",), epochs=2)
-    assert len(loaded) == 1  # nothing was left to do
 
 
 def test_another_configuration_is_not_mixed_in(little, monkeypatch):

@@ -1,8 +1,11 @@
 """The Long Range Graph Benchmark, from raw files to its tables."""
 
+import gc
 import importlib.util
 import os
 import signal
+import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +70,28 @@ def request(folder: Path, experiment: str = "lrgb", **options) -> Request:
 def reproduce(folder: Path, watcher=ignore, **options) -> list[Result]:
     run_jobs(jobs_of(request(folder, **options)), 1, watcher)
     return read_results(folder / "results")
+
+
+def test_data_is_loaded_once_for_all_seeds_and_given_back(little, monkeypatch):
+    """A pack and what is known of its graphs hold each other: on a GPU gigabytes would stay."""
+    unions = []
+
+    def spy(*args):
+        data = load_dataset(*args)
+        unions.append(weakref.ref(data.split(0).train.pack.union))
+        return data
+
+    for module in ("bunn.experiments.measure", "bunn.training.train"):
+        monkeypatch.setattr(sys.modules[module], "load_dataset", spy)
+    options = {"datasets": (FUNC,), "models": ("gcn",), "epochs": 1}
+    gc.disable()
+    try:
+        reproduce(little, seeds=2, **options)
+        assert [union() for union in unions] == [None]
+    finally:
+        gc.enable()
+    reproduce(little, seeds=2, **options)
+    assert len(unions) == 1  # nothing was left to do
 
 
 def test_the_table_has_the_models_of_the_paper():

@@ -358,6 +358,14 @@ def test_second_derivatives_and_functional_transforms():
         torch.testing.assert_close(gradients[name][0], value)
 
 
+@pytest.mark.parametrize("method", ["auto", "spectral", "chebyshev"])
+def test_a_time_that_is_no_number_is_said(method):
+    conv = BuNNConv(4, 4, num_bundles=2, learn_time=True, method=method)
+    conv.time.log_time.data[0] = math.nan
+    with pytest.raises(ValueError, match="time holds nan"):
+        conv(torch.randn(3, 4), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+
+
 @pytest.mark.parametrize("learn_time", [False, True])
 @pytest.mark.parametrize("maps", ["o2", "householder"])
 def test_compiles_into_one_graph(maps, learn_time):
