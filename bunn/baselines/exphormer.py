@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 from torch_geometric.nn import Linear
 
 from bunn.baselines.averages import sum_dtype
@@ -84,10 +83,7 @@ class SparseAttention(nn.Module):
         """``(n, c)`` nodes and features of pairs as ``pairs.feature`` names them, to ``(n, c)``."""
         query, key, value = self.lin_in(as_factor(x)).unflatten(-1, (3, self.heads, -1)).unbind(1)
         source, target = pairs.edges.edge_index
-        # Not gathered: a row for all pairs of a kind is no place for additions one by one.
-        modulated = embedding(pairs.feature, self.lin_pair(features)).unflatten(
-            -1, (self.heads, -1)
-        )
+        modulated = gather(self.lin_pair(features), pairs.feature).unflatten(-1, (self.heads, -1))
         product = gather(query * query.size(-1) ** -0.5, target) * gather(key, source) * modulated
         weights = pairs.edges.softmax(product.sum(-1, dtype=sum_dtype(product.dtype)))
         if self.dropout and self.training:
@@ -184,7 +180,7 @@ class Exphormer(GraphModule):
         (pairs, local), n = edge_index, x.size(0)
         features = torch.cat((edge_attr + self.kinds.weight[0], self.kinds.weight[1:]))
         if self.virtual is not None:
-            x = torch.cat((x, self.virtual(pairs.virtual)))
+            x = torch.cat((x, gather(self.virtual.weight, pairs.virtual)))
         for layer in self.layers:
             x, edge_attr = layer(x, (pairs, local, features), edge_weight, batch, edge_attr)
         return x[:n], edge_attr

@@ -23,10 +23,11 @@ DENSE_SIZE = 128
 def gather(x: Tensor, index: Tensor) -> Tensor:
     """``x[index]``: ``(n, ...)`` values of nodes and ``(e,)`` nodes, to ``(e, ...)``.
 
-    On a GPU the backward pass of an embedding sorts the nodes first, every time. Another one adds
-    in the type of ``x``, for which 16 bits are too few.
+    The backward pass of an embedding sorts the nodes first on a GPU, every time, and on a CPU adds
+    up in the type of ``x``, which in 16 bits ends at 256 for ones. That of ``index_select`` does so
+    on a GPU.
     """
-    if x.is_cuda and x.dtype.itemsize > 2 and plain(x):
+    if plain(x) and not (x.is_cuda and x.dtype.itemsize == 2):
         return x.index_select(0, index)
     rows: Tensor = embedding(index, x.flatten(1))
     return rows if x.dim() == 2 else rows.unflatten(1, x.shape[1:])
@@ -35,10 +36,12 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
 def scatter_sum(values: Tensor, index: Tensor, num_nodes: int) -> Tensor:
     """The sum of ``values`` at every node: ``(e, ...)`` and ``(e,)`` nodes, to ``(n, ...)``.
 
-    The adjoint of :func:`gather`.
+    The adjoint of :func:`gather`. On a GPU, where additions are made one by one, those of 16 bits
+    are in float32.
     """
     rows = values.flatten(1)
-    out = rows.new_zeros(num_nodes, rows.size(1)).index_add(0, index, rows)
+    wide = rows.float() if rows.is_cuda and rows.dtype.itemsize == 2 else rows
+    out = wide.new_zeros(num_nodes, rows.size(1)).index_add(0, index, wide).to(values.dtype)
     return out if values.dim() == 2 else out.unflatten(1, values.shape[1:])
 
 

@@ -99,6 +99,21 @@ def test_gather_and_scatter_are_adjoint(graph):
     assert torch.equal(there, x[edge_index[0]])
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_sums_at_a_hub_go_beyond_what_16_bits_can_count_to(dtype, device):
+    """One by one, ones in bfloat16 add up to 256 and no further."""
+    hub = torch.zeros(5000, dtype=torch.long, device=device)
+    x = torch.ones(2, 3, dtype=dtype, device=device, requires_grad=True)
+    messages = gather(x, hub)
+    (grad,) = torch.autograd.grad(messages, x, torch.ones_like(messages))
+    total = scatter_sum(messages.detach(), hub, 2)
+    for found in (grad, total):
+        assert found.dtype == dtype
+        assert found[0].tolist() == pytest.approx([5000.0] * 3, rel=torch.finfo(dtype).eps)
+        assert not found[1].any()
+
+
 def test_edge_weights_can_be_learned():
     graph, x = shapes.random(6, seed=1), torch.randn(6, 2, dtype=torch.float64)
     weight = torch.rand(graph.edge_index.size(1), dtype=torch.float64, requires_grad=True)
