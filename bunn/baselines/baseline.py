@@ -8,7 +8,8 @@ from typing import Generic
 
 from torch import nn
 
-from bunn.baselines.frame import GraphModel, GraphModule, Options, Pooling
+from bunn.baselines.frame import GraphModel, GraphModule, Options
+from bunn.nn.pooling import Pooling
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Baseline(Generic[Options]):
         in_channels: int,
         out_channels: int,
         *,
-        pooling: Pooling = None,
+        pooling: Pooling | None = None,
         pe_channels: int = 0,
         encoder: nn.Module | None = None,
         edge_channels: int = 0,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bunn.laplacian import Laplacian
-from bunn.nn.model import POOLINGS
+from bunn.nn.pooling import POOLINGS
 
 
 def check_pooling(pooling: str | None) -> None:

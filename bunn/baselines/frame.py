@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,9 @@ from bunn.baselines.networks import build_dropout
 from bunn.baselines.options import FrameOptions
 from bunn.nn.block import BuNNBlock
 from bunn.nn.head import build_head
-from bunn.nn.model import POOLINGS, reads_encodings
+from bunn.nn.model import reads_encodings
+from bunn.nn.pooling import Pooling, pool
 
-Pooling = Literal["mean", "sum", "max"] | None
 Options = TypeVar("Options", bound=FrameOptions)
 
 
@@ -205,7 +205,7 @@ class GraphModel(nn.Module):
         out_channels: int,
         block: Callable[[Options], GraphModule],
         *,
-        pooling: Pooling = None,
+        pooling: Pooling | None = None,
         pe_channels: int = 0,
         encoder: nn.Module | None = None,
         edge_channels: int = 0,
@@ -281,7 +281,7 @@ class GraphModel(nn.Module):
                 x = block(x, edges, edge_weight, batch)
         x = self.norm(x)
         if self.pooling is not None:
-            x = POOLINGS[self.pooling](x, batch, batch_size)
+            x = pool(x, self.pooling, batch, batch_size)
         out: Tensor = self.head(x)
         return out
 

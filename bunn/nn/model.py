@@ -6,10 +6,9 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from torch import Tensor, nn
-from torch_geometric.nn import Linear, global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
@@ -21,10 +20,9 @@ from bunn.nn.conv import Bias, BuNNConv
 from bunn.nn.dropout import Dropout, hiding
 from bunn.nn.head import build_head
 from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
+from bunn.nn.pooling import POOLINGS, Pooling, pool
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
-
-POOLINGS = {"mean": global_mean_pool, "sum": global_add_pool, "max": global_max_pool}
 
 
 class BuNN(nn.Module):
@@ -91,7 +89,7 @@ class BuNN(nn.Module):
         norm: Norm = "layer",
         norm_first: bool = True,
         residual: bool = True,
-        pooling: Literal["mean", "sum", "max"] | None = None,
+        pooling: Pooling | None = None,
         head_layers: int = 1,
         head_dropout: float = 0.0,
         encoder: nn.Module | None = None,
@@ -243,7 +241,7 @@ class BuNN(nn.Module):
                 f"{x.size(0)} nodes"
             )
         if self.pooling is not None:
-            x = POOLINGS[self.pooling](x, batch, batch_size)
+            x = pool(x, self.pooling, batch, batch_size)
         out: Tensor = self.head(x)
         return out
 

@@ -13,8 +13,7 @@ from torch_geometric.nn import Linear
 from bunn.baselines import BASELINES
 from bunn.nn import BuNN
 from bunn.nn.dropout import hiding
-
-Pooling = Literal["mean", "sum", "max"]
+from bunn.nn.pooling import Pooling
 
 
 @dataclass(frozen=True)
