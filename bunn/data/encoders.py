@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from torch_geometric.nn.inits import reset
+
+from bunn.calling import plain
 
 #: The number of values of each of the nine atom features that ``ogb`` computes: atomic number,
 #: chirality, degree, charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring.
@@ -27,10 +31,14 @@ class CategoricalEncoder(nn.Module):
         - **output:** ``(n, out_channels)``
     """
 
+    bounds: Tensor
+
     def __init__(self, sizes: Sequence[int], out_channels: int) -> None:
         super().__init__()
         self.out_channels = out_channels
         self.embeddings = nn.ModuleList(nn.Embedding(size, out_channels) for size in sizes)
+        bounds = torch.tensor([0, *sizes]).cumsum(0)
+        self.register_buffer("bounds", bounds, persistent=False)
 
     def reset_parameters(self) -> None:
         reset(self.embeddings)
@@ -41,13 +49,41 @@ class CategoricalEncoder(nn.Module):
                 f"x has shape {tuple(x.shape)} and dtype {x.dtype}; the encoder reads integers "
                 f"(num_rows, {len(self.embeddings)}); pass the dataset's own features"
             )
+        if x.is_cuda and plain(x):
+            return self.at_once(x)
         columns = zip(self.embeddings, x.unbind(1), strict=True)
-        total: Tensor = sum(embedding(column) for embedding, column in columns)
+        total: Tensor = sum(table(column) for table, column in columns)
+        return total
+
+    def at_once(self, x: Tensor) -> Tensor:
+        """The same in one pass: on a GPU, each embedding would sort its column to go back."""
+        index = x + self.bounds[:-1]
+        inside = (x >= 0) & (index < self.bounds[1:])
+        torch._assert_async(inside.all())
+        table = torch.cat([*self.embeddings.parameters()])
+        total: Tensor = _SumOfRows.apply(table, index)  # type: ignore[no-untyped-call]
         return total
 
     def __repr__(self) -> str:
-        sizes = [embedding.num_embeddings for embedding in self.embeddings]
+        sizes = [table.num_embeddings for table in self.embeddings]
         return f"{type(self).__name__}(sizes={sizes}, out_channels={self.out_channels})"
+
+
+class _SumOfRows(torch.autograd.Function):
+    """``table[index].sum(1)`` for ``index: (n, k)``, the columns of which name different rows; its
+    gradient is a dense product with a matrix of zeros and ones."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.num_rows = table.size(0)
+        return embedding(index, table).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        named = grad.new_zeros(index.size(0), ctx.num_rows).scatter_(1, index, 1.0)
+        return named.mT @ grad, None
 
 
 class KeyValueEncoder(CategoricalEncoder):
