@@ -27,12 +27,8 @@ from bunn import kernels
 from bunn.calling import plain
 from bunn.components import ALIGNED, Blocks, round_up
 from bunn.kernels import TERMS
-from bunn.kernels.arguments import Decay
+from bunn.kernels.arguments import Decay, even
 from bunn.selection import ComponentsOf
-
-#: Rows of features that begin at multiples of so many numbers can be read 16 bytes at a time.
-#: Others are filled up: read a number at a time they take several times as long.
-EVEN = 16
 
 
 def lost_in_sums(size: int) -> float:
@@ -116,18 +112,12 @@ class _BlockProduct(torch.autograd.Function):
 def block_product(matrix: BlockMatrix, x: Tensor) -> Tensor:
     """``M x`` for ``x: (n, c)`` in the type of the matrix, differentiable in ``x``."""
     if plain(x):
-        y: Tensor = _BlockProduct.apply(_even(x), matrix)  # type: ignore[no-untyped-call]
+        y: Tensor = _BlockProduct.apply(even(x), matrix)  # type: ignore[no-untyped-call]
         return _cut(y, x.size(1))
     blocks = matrix.blocks
     exact = torch.float32 if x.dtype.itemsize == 2 else torch.float64  # whatever TF32 is told
     parts = zip(matrix.stacks(), blocks.split(x.to(exact)), strict=True)
     return blocks.join([stack.to(exact) @ part for stack, part in parts]).to(x.dtype)
-
-
-def _even(x: Tensor) -> Tensor:
-    """``x`` with columns of zeros up to a multiple of :data:`EVEN`."""
-    missing = round_up(x.size(-1), EVEN) - x.size(-1)
-    return pad(x, (0, missing)) if missing else x
 
 
 def _cut(y: Tensor, columns: int) -> Tensor:
@@ -220,9 +210,9 @@ def basis_heat(x: Tensor, time: float | Tensor, basis: Basis) -> Tensor:
     times, number = (time, 0.0) if isinstance(time, Tensor) else (None, time)
     if plain(x) and (times is None or plain(times)):
         if times is not None and times.numel() > 1:
-            times = _even(times)
+            times = even(times)
         y: Tensor
-        y, _ = _BasisHeat.apply(_even(x), times, number, basis)  # type: ignore[no-untyped-call]
+        y, _ = _BasisHeat.apply(even(x), times, number, basis)  # type: ignore[no-untyped-call]
         return _cut(y, x.size(1))
     found = decay_factors(basis.values, time) * block_product(basis.right.adjoint, x)
     return block_product(basis.left, found.to(x.dtype))

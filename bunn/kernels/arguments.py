@@ -6,11 +6,21 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bunn.spans import ranges, starts
 
 #: Numbers that are split into two of float16 are below two to this power, or twice that.
 BITS = 14
+#: Columns are filled up to a multiple of as many, to be read 16 bytes at a time: read a number at a
+#: time they take several times as long.
+EVEN = 16
+
+
+def even(x: Tensor) -> Tensor:
+    """``x`` with columns of zeros up to a multiple of :data:`EVEN`."""
+    missing = -x.size(-1) % EVEN
+    return pad(x, (0, missing)) if missing else x
 
 
 class Blocks(NamedTuple):

@@ -33,6 +33,12 @@ def find_moments(
 
 
 @triton.jit
+def counted_in(part, rows, ROWS: tl.constexpr):
+    """How many rows of some parts count, of all that do."""
+    return tl.minimum(tl.maximum(rows - part.to(tl.int64) * ROWS, 0), ROWS).to(tl.float64)
+
+
+@triton.jit
 def settle(
     moments, count, statistics, running_mean, running_var, width, num_parts, eps, momentum,
     TRACKED: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr, WIDTH: tl.constexpr,
@@ -46,14 +52,14 @@ def settle(
     sums = tl.zeros((AT_ONCE, WIDTH), tl.float64)
     for start in range(0, num_parts, AT_ONCE):
         part = start + tl.arange(0, AT_ONCE)
-        own = tl.minimum(tl.maximum(rows - part.to(tl.int64) * ROWS, 0), ROWS).to(tl.float64)
+        own = counted_in(part, rows, ROWS)
         at = part[:, None] * width + columns[None, :]
         sums += own[:, None] * read(moments, at, (part < num_parts)[:, None] & inside[None, :])
     mean = tl.sum(sums, 0) / total
     sums = tl.zeros((AT_ONCE, WIDTH), tl.float64)
     for start in range(0, num_parts, AT_ONCE):
         part = start + tl.arange(0, AT_ONCE)
-        own = tl.minimum(tl.maximum(rows - part.to(tl.int64) * ROWS, 0), ROWS).to(tl.float64)
+        own = counted_in(part, rows, ROWS)
         at = part[:, None] * width + columns[None, :]
         mask = (part < num_parts)[:, None] & inside[None, :]
         apart = read(moments, at, mask) - mean[None, :]

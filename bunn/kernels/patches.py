@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from bunn.kernels.arguments import BITS, Patches
+from bunn.kernels.arguments import BITS, EVEN, Patches, even
 from bunn.kernels.halves import add_patches, find_largest, multiply_patches, split_halves
 from bunn.kernels.launching import launch, parts
 
@@ -39,8 +38,6 @@ LOWEST = 15
 SPLIT_ROWS, SPLIT_WIDTH, SPLIT_WARPS = 64, 128, 4
 #: Columns whose pieces are added up by a program.
 ADD_WIDTH, ADD_WARPS = 32, 4
-#: Columns come in multiples of as many, so that they are read by 16 bytes at a time.
-EVEN = 16
 
 
 class PatchTiling(NamedTuple):
@@ -90,8 +87,8 @@ def multiply(
     tiling: PatchTiling | None = None,
 ) -> Tensor:
     """:func:`bunn.kernels.multiply_patches`."""
-    if missing := -x.size(1) % EVEN:
-        y = multiply(pad(x, (0, missing)), patches, None, before, after, tiling)[:, : x.size(1)]
+    if x.size(1) % EVEN:
+        y = multiply(even(x), patches, None, before, after, tiling)[:, : x.size(1)]
         return y.contiguous() if out is None else out.copy_(y)
     if x.size(1) > 1 and x.stride(1) != 1:
         x = x.contiguous()

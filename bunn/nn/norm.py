@@ -95,11 +95,10 @@ class _NormByKernels(torch.autograd.Function):
         norm: BatchNorm,
     ) -> Tensor:
         x = x.contiguous()
-        found = _kernels().normalise_columns(x, weight, bias, count, norm.eps, norm.tracked())
-        y: Tensor
-        y, statistics = found
+        normalise = _kernels().normalise_columns
+        y, statistics = normalise(x, weight, bias, count, norm.eps, norm.tracked())
         ctx.save_for_backward(x, statistics, weight, count)
-        return y
+        return cast(Tensor, y)
 
     @staticmethod
     @once_differentiable
