@@ -61,10 +61,10 @@ class SymmetricOperator(NamedTuple):
             blocks = Blocks(self.chunks, self.pieces, self.scales)
         return Rows(self.crow, self.col, self.value, self.segments, blocks)
 
-    @property
     def adjoint(self) -> SymmetricOperator:
         """The same the other way round."""
-        return self._replace(before=self.after, after=self.before)
+        crow, col, value, before, after, *rest = self
+        return SymmetricOperator(crow, col, value, after, before, *rest)
 
 
 def exact_arithmetic(x: Tensor) -> torch.autocast:
@@ -206,7 +206,7 @@ class _RandomWalk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         operator = SymmetricOperator(*ctx.saved_tensors)
-        return random_walk(grad, operator.adjoint), *(None for _ in operator)
+        return random_walk(grad, operator.adjoint()), *(None for _ in operator)
 
 
 class _RandomWalkWithTangents(_RandomWalk):

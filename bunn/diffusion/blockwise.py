@@ -65,7 +65,6 @@ class BlockMatrix:
         filled = [pad(stack.to(dtype), (0, more, 0, more)).flatten() for stack, more in pairs]
         return cls(torch.cat(filled), blocks)
 
-    @property
     def adjoint(self) -> BlockMatrix:
         """The transpose; nothing is copied."""
         return replace(self, transposed=not self.transposed)
@@ -106,7 +105,7 @@ class _BlockProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return block_product(ctx.matrix.adjoint, grad), None
+        return block_product(ctx.matrix.adjoint(), grad), None
 
 
 def block_product(matrix: BlockMatrix, x: Tensor) -> Tensor:
@@ -171,7 +170,7 @@ class _BasisHeat(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, times: Tensor | None, time: float, basis: Basis
     ) -> tuple[Tensor, Tensor]:
-        found = basis.right.adjoint.times(x, _decay(basis, times, time, x.size(1)))
+        found = basis.right.adjoint().times(x, _decay(basis, times, time, x.size(1)))
         ctx.set_materialize_grads(False)
         ctx.time, ctx.basis = time, basis
         ctx.save_for_backward(times, found if ctx.needs_input_grad[1] else None)
@@ -181,7 +180,7 @@ class _BasisHeat(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, more: Tensor | None) -> tuple[Tensor | None, ...]:
         times, found = ctx.saved_tensors
         basis, rate = ctx.basis, None
-        back = basis.left.adjoint
+        back = basis.left.adjoint()
         if more is None and grad is not None and not torch.is_grad_enabled() and plain(grad):
             decay = _decay(basis, times, ctx.time, grad.size(1))
             if found is None:
@@ -214,7 +213,7 @@ def basis_heat(x: Tensor, time: float | Tensor, basis: Basis) -> Tensor:
         y: Tensor
         y, _ = _BasisHeat.apply(even(x), times, number, basis)  # type: ignore[no-untyped-call]
         return _cut(y, x.size(1))
-    found = decay_factors(basis.values, time) * block_product(basis.right.adjoint, x)
+    found = decay_factors(basis.values, time) * block_product(basis.right.adjoint(), x)
     return block_product(basis.left, found.to(x.dtype))
 
 

@@ -68,7 +68,6 @@ class PatchMatrix:
     before: Tensor | None = None
     after: Tensor | None = None
 
-    @property
     def adjoint(self) -> PatchMatrix:
         """The transpose; nothing is copied."""
         return PatchMatrix(self.transposed, self.patches, self.after, self.before)
@@ -279,7 +278,7 @@ class _PatchProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return patch_product(ctx.matrix.adjoint, grad), None
+        return patch_product(ctx.matrix.adjoint(), grad), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:

@@ -240,7 +240,7 @@ class _Heat(torch.autograd.Function):
         operator, polynomial = SymmetricOperator(*rest), ctx.polynomial
         grad_x = grad_times = None
         if ctx.needs_input_grad[0]:
-            grad_x = heat(grad, times, operator.adjoint, polynomial)
+            grad_x = heat(grad, times, operator.adjoint(), polynomial)
         if ctx.needs_input_grad[1]:
             rate = _time_derivative(field, times, operator, polynomial)
             product = grad.to(operator.value.dtype) * rate.to(operator.value.dtype)

@@ -93,9 +93,9 @@ class Plan(NamedTuple):
     def average(self, x: Tensor, out: Tensor, back: bool = False) -> None:
         """The mean of the neighbours, or its adjoint, into ``out``."""
         if self.patches is not None:
-            (self.patches.adjoint if back else self.patches).times(x, out)
+            (self.patches.adjoint() if back else self.patches).times(x, out)
             return
-        walk = self.mean.adjoint if back else self.mean
+        walk = self.mean.adjoint() if back else self.mean
         kernels.product(x, out, walk.rows, walk.before, walk.after)
 
 

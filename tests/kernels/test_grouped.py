@@ -62,7 +62,7 @@ def test_products(sizes, width, dtype, apart, seed):
     blocks = components(sizes)
     x = torch.randn(sum(sizes), width + apart, device=DEVICE).to(dtype)[:, :width]
     matrix = random_matrix(blocks, dtype)
-    for one in (matrix, matrix.adjoint):
+    for one in (matrix, matrix.adjoint()):
         close(one.times(x), dense(one, blocks) @ x.double(), dtype)
 
 
@@ -71,7 +71,7 @@ def test_a_matrix_is_what_it_was_made_of(dtype):
     blocks = components(list(SIZES))
     stacks = [torch.randn(m, s, s, device=DEVICE) for m, s in blocks.shapes]
     matrix = BlockMatrix.of(stacks, blocks, dtype)
-    for stack, kept, turned in zip(stacks, matrix.stacks(), matrix.adjoint.stacks(), strict=True):
+    for stack, kept, turned in zip(stacks, matrix.stacks(), matrix.adjoint().stacks(), strict=True):
         assert torch.equal(kept, stack.to(dtype))
         assert torch.equal(turned, stack.to(dtype).mT)
 

@@ -283,7 +283,7 @@ def test_what_is_kept_is_counted(served):
         assert isinstance(matrix, PatchMatrix)
         assert form.dtype == dtype
         assert matrix.num_bytes == size * matrix.patches.entries.numel()
-        assert matrix.adjoint.adjoint.patches is matrix.patches
+        assert matrix.adjoint().adjoint().patches is matrix.patches
         assert (matrix.before is None) == (normalization == "sym" or dtype != torch.float32)
 
 

@@ -120,8 +120,8 @@ def test_a_mean_by_blocks_is_the_mean():
     for mine, theirs in (
         (patch_product(matrix, x), lap.aggregate(x.double())),
         (
-            patch_product(matrix.adjoint, x),
-            random_walk(x.double(), lap.matching(x.double()).aggregation("mean").adjoint),
+            patch_product(matrix.adjoint(), x),
+            random_walk(x.double(), lap.matching(x.double()).aggregation("mean").adjoint()),
         ),
     ):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)
