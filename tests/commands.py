@@ -26,7 +26,7 @@ PYTHON = [sys.executable, "-W", "ignore::DeprecationWarning"]
 LIBRARIES = (
     *("torch", "torch_geometric.nn", "torch_geometric.datasets", "torch_geometric.transforms"),
     *("lightning.fabric", "torchmetrics", "safetensors.torch", "matplotlib.figure", "typer"),
-    *("rich.progress", "rich.table", "scipy.sparse.linalg", "pydantic"),
+    *("rich.progress", "rich.table", "scipy.sparse.linalg"),
     *("bunn", "bunn.baselines", "bunn.data.transforms", "bunn.theory"),
 )
 #: Seconds after which a process or a condition is given up; a busy machine is slow.
