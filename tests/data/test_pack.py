@@ -1,6 +1,8 @@
 """Packs: a batch of some graphs is what PyG makes of them, wherever it comes from."""
 
 import pytest
+import warnings
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,7 +159,8 @@ def test_on_a_gpu_a_batch_is_gathered_without_waiting():
     bunn.diffuse(torch.ones(first.num_nodes, 4, device="cuda"), known, 2.0, method="spectral")
     chosen = torch.tensor([5, 1, 0, 2])
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # "a prototype feature"
+        torch.cuda.set_sync_debug_mode("error")
     try:
         batch = graphs.collate(chosen)
         lap = laplacian_of(batch.edge_index, None, batch.num_nodes, "sym")
