@@ -33,6 +33,10 @@ would turn it again. Desync as part of the last write would save one pass: steps
 programs that would have to gather both halves of a row at once. In the full models an update comes
 before desync.
 
+The rows of minesweeper and tolokers are older than the rest. Of a captured BuNN `gpu_desync.json`
+has newer times: on minesweeper 2.1 and 1.2 ms, as here; on tolokers 12.8 and 3.6, since float32 is
+cut into shorter sums there.
+
 Not good: *eager*. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on any of these graphs,
 which is the time of the host: hundreds of launches, on a host that is slow with them, as the 5 to 7
 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of one's own,
