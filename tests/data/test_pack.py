@@ -1,8 +1,8 @@
 """Packs: a batch of some graphs is what PyG makes of them, wherever it comes from."""
 
-import pytest
 import warnings
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
