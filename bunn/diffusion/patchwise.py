@@ -194,11 +194,10 @@ def _form(
     formed = [
         _Formed.of(some, n, symmetric, before, after, dtype) for some in blocks.split(at_once)
     ]
-    most = (kernels.LONGEST if dtype == torch.float32 else kernels.LONGEST_16) // CHUNK
     tables = (
         torch.cat([part.nodes for part in formed]).int(),
         blocks.int(),
-        Spans.of(torch.cat([part.lengths for part in formed]), most),
+        Spans.of(torch.cat([part.lengths for part in formed]), kernels.LONGEST // CHUNK),
     )
     patches = _joined([part.entries for part in formed], *tables)
     if before is None:
@@ -218,7 +217,7 @@ class _Formed(NamedTuple):
     """Some blocks.
 
     Args:
-        nodes: Those that are reached, in whole chunks.
+        nodes: Those that are reached, in whole chunks, those of the block itself last.
         lengths: The number of chunks of every block.
         entries: ``(m, rows, CHUNK)``, and what is missing to them.
         transposed: Those of the transpose, likewise.
@@ -243,9 +242,13 @@ class _Formed(NamedTuple):
         (count, side), at = rows.shape, rows.clamp(min=0)
         columns = torch.zeros(n, count * side, dtype=torch.float64, device=rows.device)
         columns.scatter_(0, at.view(1, -1), (rows >= 0).double().view(1, -1))
+        own = (columns != 0).view(n, count, side).any(2)
         columns = symmetric(columns).view(n, count, side)
 
         block, node = (columns != 0).any(2).T.nonzero(as_tuple=True)
+        # The block's own nodes last: what stays is the largest term, to which no others are added.
+        last = torch.argsort(2 * block + own[node, block], stable=True)
+        block, node = block[last], node[last]
         sizes = torch.bincount(block, minlength=count)
         lengths = -(-sizes // CHUNK)
         first = starts(sizes)

@@ -37,9 +37,8 @@ LONG = 256
 SHORT = 32
 #: Terms of float32 that tensor cores add up, which cut off what does not fit, before others do.
 TERMS = 32
-#: Columns of the longest piece of a patch, whose chunks are added up in float32 one by one, for
-#: features of float32 and of 16 bits.
-LONGEST, LONGEST_16 = 1024, 2048
+#: Columns of the longest piece of a patch, whose chunks are added up in float32 one by one.
+LONGEST = 2048
 #: Columns of the widest features that chains of operations take in one pass.
 WIDEST = 4096
 #: Columns of the narrowest features that are taken by blocks of rows.

@@ -270,6 +270,22 @@ def test_reach_counts_what_is_kept(served):
         assert patchwise.reach(lap, patchwise.FARTHEST + 1) == lap.num_nodes
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["path", "grid", "hub", "disconnected"])
+def test_nodes_of_a_block_come_last(name, dtype):
+    """To what stays at a node, the largest term, nothing is added."""
+    edge_index, n = GRAPHS[name]()
+    lap = Laplacian(edge_index, num_nodes=n).to(DEVICE)
+    entries, _, nodes, rows, spans = heat_patches(lap, 1.0, 3, dtype, 16).patches
+    places = nodes.view(-1, patchwise.CHUNK)
+    for block, begin, count, _ in spans.pieces.tolist():  # one to a block, of so few nodes
+        there = (entries[begin : begin + count] != 0).any(1)
+        reached = places[begin : begin + count][there].tolist()
+        own = [node for node in rows[block].tolist() if node >= 0]
+        assert sorted(reached[-len(own) :]) == sorted(own)
+        assert len(set(reached)) == len(reached)
+
+
 def test_what_is_kept_is_counted(served):
     """One symmetric matrix for float32, in two halves; one for each direction in 16 bits."""
     for normalization, dtype, size in (
