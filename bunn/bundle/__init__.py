@@ -44,7 +44,7 @@ class MapFamily:
 
     Args:
         num_params: Parameters per node and bundle, as a function of ``d``.
-        build: The maps from parameters ``(n, b, k)`` and ``d``.
+        build: The maps from parameters ``(n, b, k)`` of any type and ``d``.
         dims: The dimensions ``d`` it exists in, :obj:`None` for all.
     """
 
@@ -62,15 +62,21 @@ def _o2(params: Tensor, d: int) -> OrthogonalMap:
 
 
 def _householder(params: Tensor, d: int) -> OrthogonalMap:
-    return HouseholderMap(params.unflatten(-1, (d, d)))
+    return HouseholderMap(_widened(params).unflatten(-1, (d, d)))
 
 
 def _cayley(params: Tensor, d: int) -> OrthogonalMap:
+    params = _widened(params)
     return _rotation(2 * torch.atan(params), d) if d == 2 else cayley(params, d)
 
 
 def _exponential(params: Tensor, d: int) -> OrthogonalMap:
-    return _rotation(params, d) if d == 2 else exponential(params, d)
+    return _rotation(params, d) if d == 2 else exponential(_widened(params), d)
+
+
+def _widened(params: Tensor) -> Tensor:
+    """Those of 16 bits in float32."""
+    return params.float() if params.dtype.itemsize == 2 else params
 
 
 def _strict_triangle(d: int) -> int:
@@ -133,9 +139,8 @@ class FlatBundle:
             )
         self.maps, self.bundle_dim = maps, bundle_dim
         self.num_nodes, self.num_bundles = params.shape[:2]
-        if params.dtype in (torch.float16, torch.bfloat16):
-            params = params.float()
-        self.dtype, self.device = params.dtype, params.device
+        self.dtype = torch.float32 if params.dtype.itemsize == 2 else params.dtype
+        self.device = params.device
         with exact_arithmetic(params):
             self._map = family.build(params, bundle_dim)
 

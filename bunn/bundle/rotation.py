@@ -146,17 +146,19 @@ class _AngleMap(torch.autograd.Function):
         x, angle = ctx.saved_tensors
         turned, inverse = ctx.turned, ctx.inverse
         if torch.is_grad_enabled() or not plain(grad):  # more than numbers
-            cos, sin = torch.cos(angle), torch.sin(angle)
+            cos, sin = _numbers(angle)
             grad_x = plane_map(grad, cos, sin if inverse else _inverse(sin, turned), turned)
             slope = plane_map(x, -sin, _inverse(cos, turned) if inverse else cos, turned)
             by_angle = (grad.to(cos.dtype) * slope.to(cos.dtype)).sum((-2, -1))
-            return grad_x, by_angle, None, None
+            return grad_x, by_angle.to(angle.dtype), None, None
         if ctx.needs_input_grad[1]:
             return *kernels.turn_by_back(grad, x, angle, turned, inverse), None, None
         return kernels.turn_by(grad, angle, turned, not inverse), None, None, None
 
 
 def _numbers(angle: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, in float32 at least."""
+    angle = angle.float() if angle.dtype.itemsize == 2 else angle
     return torch.cos(angle), torch.sin(angle)
 
 
@@ -164,7 +166,7 @@ class PlaneMaps:
     """Rotations for the first bundles, reflections for the rest.
 
     Args:
-        angle: ``(n, b)`` the angles.
+        angle: ``(n, b)`` the angles, in any type: kernels read those of 16 bits as they are.
         turned: How many of the ``b`` bundles rotate.
     """
 

@@ -117,7 +117,8 @@ def serve_maps(x: Tensor, cos: Tensor) -> bool:
 def serve_angles(x: Tensor, angle: Tensor) -> bool:
     """Whether there is a kernel for maps with angles ``angle``, applied to features ``x``, and
     nobody is going to look at their sines and cosines."""
-    return plain(x, angle) and serve_maps(x, angle)
+    known = x.dtype in DTYPES and angle.dtype in DTYPES
+    return x.is_cuda and known and wanted() and plain(x, angle)
 
 
 def turn_by(x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
@@ -125,7 +126,7 @@ def turn_by(x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
 
     Args:
         x: ``(n, b, 2, p)`` features.
-        angle: ``(n, b)`` float32.
+        angle: ``(n, b)`` in float32 or 16 bits.
         turned: How many bundles rotate.
         inverse: Whether the inverse maps are meant.
     """
@@ -142,7 +143,7 @@ def turn_by_back(
     Args:
         grad: ``(n, b, 2, p)`` that of the result.
         x: As there, like what follows.
-        angle: ``(n, b)`` float32.
+        angle: ``(n, b)``, whose gradient has its type.
         turned: How many bundles rotate.
         inverse: Whether the inverse maps are meant.
     """

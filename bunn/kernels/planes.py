@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bunn.kernels.launching import launch, parts, power_of_two
-from bunn.kernels.steps import turn_pairs, turn_pairs_back
+from bunn.kernels.turns import turn_pairs, turn_pairs_back
 
 #: Vectors of a program, of the widest row of them, and warps of a program.
 TILE, WIDEST, WARPS = 1024, 256, 4
@@ -34,7 +34,8 @@ def turn_planes(
             (parts(maps, rows), parts(size, width)),
             (x, out, *_contiguous(cos, sin), maps, bundles, turned, size),
             WARPS,
-            **{"ANGLE": sin is None, "INVERSE": inverse, "ROWS": rows, "WIDTH": width},
+            **{"ANGLE": sin is None, "INVERSE": inverse, "SINGLE": size == 1},
+            **{"ROWS": rows, "WIDTH": width},
         )
     return out
 
@@ -45,7 +46,7 @@ def turn_planes_back(
     """:func:`bunn.kernels.turn_back`; without a sine, the gradients by ``x`` and the angle."""
     grad, x = grad.contiguous(), x.contiguous()
     grad_x = torch.empty_like(x)
-    grad_cos = torch.empty(cos.shape, device=x.device)
+    grad_cos = torch.empty(cos.shape, dtype=cos.dtype, device=x.device)
     grad_sin = None if sin is None else torch.empty_like(grad_cos)
     bundles, size = x.size(1), x.size(3)
     rows, width = _tile(size)
@@ -59,7 +60,8 @@ def turn_planes_back(
                 *(maps, bundles, turned, size),
             ),
             WARPS,
-            **{"ANGLE": sin is None, "INVERSE": inverse, "ROWS": rows, "WIDTH": width},
+            **{"ANGLE": sin is None, "INVERSE": inverse, "SINGLE": size == 1},
+            **{"ROWS": rows, "WIDTH": width},
         )
     return (grad_x, grad_cos) if grad_sin is None else (grad_x, grad_cos, grad_sin)
 

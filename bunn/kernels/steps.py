@@ -1,4 +1,4 @@
-"""What runs on the device: what :mod:`bunn.kernels.walk` and :mod:`bunn.kernels.planes` launch.
+"""What runs on the device: what :mod:`bunn.kernels.walk` launches.
 
 Names in capitals are known when a kernel is compiled; an argument whose flag is off is not there.
 Sums have the type of the entries of ``S``. Where neighbours are alike, every term of a long sum is
@@ -204,75 +204,3 @@ def add_segments(
             alpha, columns, inside, width, x_stride, out_stride, P, MINUS, Y, R, OUT, B, C, BETA,
             GAMMA, DELTA, PER_COLUMN,
         )  # fmt: skip
-
-
-@triton.jit
-def map_of(cos, sin, row, there, bundles, turned, ANGLE: tl.constexpr, INVERSE: tl.constexpr):
-    """The numbers of some maps: cosine, sine, and 1 for a rotation or -1 for a reflection."""
-    sign = tl.where(row % bundles < turned, 1.0, -1.0)
-    if ANGLE:
-        angle = tl.load(cos + row, mask=there, other=0.0)
-        c, s = tl.cos(angle)[:, None], tl.sin(angle)[:, None]
-    else:
-        c, s = factor(cos, row, there), factor(sin, row, there)
-    if INVERSE:  # a reflection is its own
-        s *= -sign[:, None]
-    return c, s, sign[:, None]
-
-
-@triton.jit
-def pair_of(x, at, mask, size):
-    """Both coordinates of some vectors, in float32."""
-    first = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    return first, tl.load(x + at + size, mask=mask, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def turn_pairs(
-    x, out, cos, sin, num_maps, bundles, turned, size,
-    ANGLE: tl.constexpr, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """``ROWS`` maps, applied to ``WIDTH`` of their ``size`` vectors."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    there = row < num_maps
-    mask = there[:, None] & (columns < size)[None, :]
-    at = row.to(tl.int64)[:, None] * (2 * size) + columns[None, :]
-    c, s, sign = map_of(cos, sin, row, there, bundles, turned, ANGLE, INVERSE)
-    x_0, x_1 = pair_of(x, at, mask, size)
-    tl.store(out + at, (c * x_0 + s * x_1).to(out.dtype.element_ty), mask=mask)
-    second = sign * (c * x_1 - s * x_0)
-    tl.store(out + at + size, second.to(out.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def turn_pairs_back(
-    grad, x, grad_x, cos, sin, grad_cos, grad_sin, num_maps, bundles, turned, size,
-    ANGLE: tl.constexpr, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """The gradients of ``ROWS`` maps, by their angles or sines and cosines, and of all that they
-    were applied to."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    there = row < num_maps
-    c, s, sign = map_of(cos, sin, row, there, bundles, turned, ANGLE, INVERSE)
-    by_cos = tl.zeros((ROWS,), tl.float32)
-    by_sin = tl.zeros((ROWS,), tl.float32)
-    for start in range(0, size, WIDTH):
-        columns = start + tl.arange(0, WIDTH)
-        mask = there[:, None] & (columns < size)[None, :]
-        at = row.to(tl.int64)[:, None] * (2 * size) + columns[None, :]
-        x_0, x_1 = pair_of(x, at, mask, size)
-        g_0, g_1 = pair_of(grad, at, mask, size)
-        g_1 *= sign
-        tl.store(grad_x + at, (c * g_0 - s * g_1).to(grad_x.dtype.element_ty), mask=mask)
-        tl.store(grad_x + at + size, (s * g_0 + c * g_1).to(grad_x.dtype.element_ty), mask=mask)
-        by_cos += tl.sum(g_0 * x_0 + g_1 * x_1, axis=1)
-        by_sin += tl.sum(g_0 * x_1 - g_1 * x_0, axis=1)
-    if ANGLE:
-        by_angle = tl.sum(c, 1) * by_sin - tl.sum(s, 1) * by_cos
-        if INVERSE:
-            by_angle *= -tl.sum(sign, 1)
-        tl.store(grad_cos + row, by_angle, mask=there)
-    else:
-        tl.store(grad_cos + row, by_cos, mask=there)
-        tl.store(grad_sin + row, by_sin, mask=there)

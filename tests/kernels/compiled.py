@@ -16,7 +16,7 @@ from triton.compiler import ASTSource, compile
 from bunn.components import ALIGNED, TOGETHER
 from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
 from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
-from bunn.kernels import bits, columns, halves, heads, norms, squares, steps
+from bunn.kernels import bits, columns, halves, heads, norms, planes, squares, steps, turns
 from bunn.kernels.arguments import BITS
 from bunn.kernels.grouped import NARROW, WIDE
 from bunn.kernels.patches import (
@@ -48,6 +48,8 @@ TYPES = {
     **dict.fromkeys(("running_mean", "running_var"), "*fp32"),
     **dict.fromkeys(("eps", "momentum"), "fp32"),
     **{"count": "*i64", "num_parts": "i32"},
+    **dict.fromkeys(("cos", "sin", "grad_cos", "grad_sin"), "*fp32"),
+    **dict.fromkeys(("num_maps", "bundles", "turned", "size"), "i32"),
     **dict.fromkeys(("num_edges", "heads", "stride", "query_stride", "key_stride"), "i32"),
 }
 FEATURES = (
@@ -67,7 +69,7 @@ OWNERS |= {"eigenvalues": "DECAY", "times": "DECAY", "found": "SUMS", "sums": "S
 FLAGS = (
     *("P", "MINUS", "Y", "R", "OUT", "B", "C", "BETA", "GAMMA", "DELTA"),
     *("PER_COLUMN", "CUT", "PLACE", "TRANSPOSED", "DECAY", "SUMS", "SPLIT", "BEFORE", "AFTER"),
-    *("AFFINE", "TRACKED"),
+    *("AFFINE", "TRACKED", "ANGLE", "INVERSE", "SINGLE"),
 )
 
 
@@ -83,7 +85,7 @@ def show(
     types = TYPES | dict.fromkeys(FEATURES, f"*{dtype}") | {"out": f"*{out or dtype}"}
     if "PER_COLUMN" in flags:
         types |= dict.fromkeys("abc", "*fp32")
-    sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride")
+    sizes = ("width", "x_stride", "out_stride", "stride", "query_stride", "key_stride", "num_maps")
     aligned = [name for name in names if name in sizes or types.get(name, "").startswith("*")]
     source = ASTSource(
         kernel,
@@ -154,6 +156,11 @@ def main() -> None:
             show(kernel, "AFFINE", dtype, norms.WARPS, **tile)
     tile = {"ROWS": norms.ROWS, "AT_ONCE": norms.AT_ONCE, "WIDTH": norms.SETTLED}
     show(columns.settle, "TRACKED", "fp32", norms.WARPS, **tile)
+    tile = {"ROWS": planes.TILE, "WIDTH": 1, "size": 1}
+    for dtype in ("fp32", "bf16"):
+        show(turns.turn_pairs, "ANGLE SINGLE", dtype, planes.WARPS, sin=None, **tile)
+        absent = {"sin": None, "grad_sin": None}
+        show(turns.turn_pairs_back, "ANGLE SINGLE", dtype, planes.WARPS, **absent, **tile)
 
 
 if __name__ == "__main__":

@@ -93,3 +93,14 @@ def test_passes_read_sixteen_bytes_at_a_time(name, compiled):
 def test_statistics_are_put_together_in_registers(compiled):
     (settled,) = [kernel for kernel in compiled if kernel["name"].startswith("settle")]
     assert settled["stack"] == 0
+
+
+@pytest.mark.slow
+def test_planes_with_one_vector_each_are_read_sixteen_bytes_at_a_time(compiled):
+    kernels = [kernel for kernel in compiled if kernel["name"].startswith("turn_pairs")]
+    assert len(kernels) == 4
+    for kernel in kernels:
+        ptx = kernel["ptx"]
+        assert ptx.count("ld.global.v4") >= 4, kernel["name"]
+        assert ptx.count("st.global.v4") >= 2, kernel["name"]
+        assert "ld.global.b16" not in ptx, kernel["name"]

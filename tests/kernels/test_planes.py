@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 
 from bunn import FlatBundle, kernels
 from bunn.bundle.rotation import plane_map
+from bunn.calling import plain
 from bunn.kernels.planes import turn_planes, turn_planes_back
 from tests.kernels.test_walk import DEVICE, DTYPES
 
@@ -77,6 +78,40 @@ def test_maps_by_their_angles(shape, dtype, inverse):
     torch.testing.assert_close(grad_angle.double(), by_angle, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in (cos|sin):RuntimeWarning")
+@pytest.mark.parametrize("size", [1.0, 1e3, 4000.0, 1e5, 1e8])
+def test_sines_and_cosines(size):
+    """Of all angles that are numbers; what is none stays so, and changes no other."""
+    angle = torch.linspace(-size, size, 3001, device=DEVICE)
+    angle[:5] = torch.tensor([0.0, -0.0, torch.pi / 4, -torch.pi / 2, 1e-30], device=DEVICE)
+    x = torch.tensor([1.0, 0.0], device=DEVICE).expand(len(angle), 1, 2)[..., None].contiguous()
+    c, s = kernels.turn_by(x, angle[:, None], 1, True).squeeze().unbind(1)
+    torch.testing.assert_close(c.double(), angle.double().cos(), rtol=0, atol=2e-7)
+    torch.testing.assert_close(s.double(), angle.double().sin(), rtol=0, atol=2e-7)
+    assert float((c.square() + s.square() - 1).abs().max()) < 4e-7
+    angle[7], angle[8] = torch.inf, torch.nan
+    again = kernels.turn_by(x, angle[:, None], 1, True).squeeze()
+    assert again.isnan().any(1).nonzero().flatten().tolist() == [7, 8]
+    there = ~again.isnan().any(1)
+    torch.testing.assert_close(again[there, 0], c[there], rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("p", [1, 3])
+def test_angles_of_16_bits(p, narrow):
+    x, grad, angle, _ = numbers(50, 4, p, narrow)
+    angle = angle.to(narrow)
+    for inverse in (False, True):
+        y = kernels.turn_by(x, angle, 2, inverse)
+        assert torch.equal(y, kernels.turn_by(x, angle.float(), 2, inverse))
+        by_x, by_angle = kernels.turn_by_back(grad, x, angle, 2, inverse)
+        exact = kernels.turn_by_back(grad, x, angle.float(), 2, inverse)
+        assert torch.equal(by_x, exact[0])
+        assert by_angle.dtype == narrow
+        eps = torch.finfo(narrow).eps  # the interpreter cuts numbers off
+        torch.testing.assert_close(by_angle.float(), exact[1], rtol=eps, atol=eps)
+
+
 @pytest.fixture
 def served(monkeypatch):
     """What the kernels were asked for; a CPU asks them, too."""
@@ -86,6 +121,9 @@ def served(monkeypatch):
         spy = lambda *args, name=name, real=real: calls.append(name) or real(*args)  # noqa: E731
         monkeypatch.setattr(kernels, name, spy)
     monkeypatch.setattr(kernels, "serve_maps", lambda x, cos: cos.dtype == torch.float32)
+    monkeypatch.setattr(
+        kernels, "serve_angles", lambda x, angle: plain(x, angle) and angle.dtype in DTYPES
+    )
     return calls
 
 
@@ -137,14 +175,16 @@ def test_forward_derivatives_do_without(served):
     torch.testing.assert_close(slope, expected.float(), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("maps", ["rotation", "o2", "cayley"])
+@pytest.mark.parametrize("maps", ["rotation", "o2", "cayley", "exp"])
+@pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_bundle_goes_through_them(dtype, maps, served):
-    angle = torch.randn(9, 3, 1, device=DEVICE)
+def test_a_bundle_goes_through_them(dtype, narrow, maps, served):
+    """Parameters in float32, or in the type of the features."""
+    angle = torch.randn(9, 3, 1, device=DEVICE).to(dtype if narrow else torch.float32)
     field, between = (torch.randn(9, 3, 2, 4, device=DEVICE).to(dtype) for _ in range(2))
     found = {}
     for kind in (torch.float32, torch.float64):
-        params = angle.to(kind).requires_grad_()
+        params = angle.to(angle.dtype if kind == torch.float32 else kind).requires_grad_()
         x = field.to(dtype if kind == torch.float32 else kind).requires_grad_()
         bundle = FlatBundle(params, maps)
         y = bundle.desync(bundle.sync(x) * between.to(x.dtype))
