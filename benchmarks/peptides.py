@@ -38,6 +38,8 @@ from bunn.training.encode import encode
 from bunn.training.run import Step
 
 REPEATS, BATCH = 7, 200
+#: Seconds after which those who are many times slower than others are not run again.
+PATIENCE = 30.0
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Steps that are timed together: on a GPU they overlap.
 STEPS = {"cpu": 1, "cuda": 55}
@@ -143,7 +145,7 @@ def measure(name: str) -> None:
     steps["gcn, PyG"], theirs = their_step(dataset)
     parameters = {**{name: count for name, (_, count, _) in built.items()}, "gcn, PyG": theirs}
     with lasting():
-        samples = interleaved(steps, REPEATS, warmup=3, patience=float("inf"))
+        samples = interleaved(steps, REPEATS, warmup=3, patience=PATIENCE)
     samples = {key: [taken / STEPS[DEVICE] for taken in found] for key, found in samples.items()}
     median = medians(samples)
     rows = [

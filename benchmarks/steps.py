@@ -37,7 +37,8 @@ took five to six times as long as 128.
 MODELS_LOG = """\
 The target was a quarter of the step before, 14.5 and 21.5 ms: met on tolokers and missed on
 minesweeper by one per cent. There the dense products take 6.2 ms, near their floor, means and heat
-by blocks 1.4, and the optimiser 0.8; of the chains' 4.2 ms their traffic would be 3. Compiled code does without these kernels, and is slower than what is captured alone.
+by blocks 1.4, and the optimiser 0.8; of the chains' 4.2 ms their traffic would be 3. Compiled code
+does without these kernels, and is slower than what is captured alone.
 
 What brought it there: heat factor by factor and angles inside of the kernels of the maps, from 18.6
 to 17.6 ms; gradients by the weights of a phi computed together, to 16.1; heat by blocks of close
