@@ -254,3 +254,31 @@ def test_labels_that_nobody_or_everybody_has_do_not_count():
     scores, labels = output.numpy(), target.numpy()
     expected = [average_precision(scores[:, i], labels[:, i]) for i in (0, 2)]
     assert float(metric.compute()) == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+@given(
+    examples=st.integers(1, 30),
+    levels=st.integers(1, 6),
+    unknown=st.floats(0.0, 0.9),
+    seed=st.integers(0, 1000),
+)
+def test_average_precision_where_scores_are_alike_and_labels_unknown(
+    examples, levels, unknown, seed
+):
+    random = torch.Generator().manual_seed(seed)
+    output = torch.randint(levels, (examples, 3), generator=random).float()
+    target = torch.randint(2, (examples, 3), generator=random).float()
+    target[torch.rand(examples, 3, generator=random) < unknown] = math.nan
+    objective = Objective(Task("graph", "multilabel", "average-precision"), 3)
+    metric = objective.metric()
+    metric.update(*objective.prepared(output, target))
+    found = float(metric.compute())
+    expected = []
+    for scores, labels in zip(output.T.numpy(), target.T.numpy(), strict=True):
+        known = ~np.isnan(labels)
+        if len(set(labels[known])) == 2:
+            expected.append(average_precision(scores[known], labels[known]))
+    if expected:
+        assert found == pytest.approx(np.mean(expected), rel=1e-5)
+    else:
+        assert math.isnan(found)
