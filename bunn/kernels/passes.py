@@ -28,32 +28,29 @@ def per_column(values, columns, inside):
 def kept(seed, row, drop, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Zero for what is dropped, for the rest the factor that keeps the mean: ``(ROWS, WIDTH)``.
 
-    A hash of seed, row and column decides: a pass is bound by the instructions that it takes, of
-    which a generator like Philox would be most.
+    A hash of seed, row and column decides, half of one for a column: a pass is bound by the
+    instructions that it takes, of which a generator like Philox would be most.
     """
     line = scrambled(row.to(tl.uint32) ^ scrambled(seed.to(tl.uint32)))
-    place = tl.arange(0, WIDTH).to(tl.uint32) * 0x9E3779B9
-    limit = tl.full((1, 1), drop * 4294967296.0, tl.float32).to(tl.uint32)
-    return tl.where(mixed(line[:, None] ^ place[None, :]) >= limit, 1 / (1 - drop), 0.0)
+    place = tl.arange(0, WIDTH // 2).to(tl.uint32) * 0x9E3779B9
+    bits = scrambled(line[:, None] ^ place[None, :])
+    bits = tl.reshape(tl.join(bits << 16, bits), (ROWS, WIDTH))  # whose upper halves count
+    limit = tl.full((1, 1), drop * 65536.0, tl.float32).to(tl.uint32)
+    factor = 65536.0 / (65536.0 - limit.to(tl.float32))
+    return tl.where(bits >= (limit << 16), factor, 0.0)
 
 
 @triton.jit
 def scrambled(bits):
     """A hash of 32 bits: each bit of the result depends on all. Constants: C. Wellons, 2018."""
-    bits = mixed(bits)
+    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
     return bits ^ (bits >> 16)
 
 
 @triton.jit
-def mixed(bits):
-    """The same but for the lower half of the bits, which is not as good."""
-    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
-    return (bits ^ (bits >> 15)) * 0x846CA68B
-
-
-@triton.jit
-def normal(x):
-    """The distribution function of the normal law, to 1e-7, and ``exp(-x^2 / 2)``.
+def tail_of(x):
+    """The normal law beyond ``|x|``, to 1e-7, and ``exp(-x^2 / 2)``.
 
     Abramowitz and Stegun, 7.1.26. The square of a reciprocal root takes fewer instructions than a
     quotient, and a power of two fewer than one of e.
@@ -61,16 +58,15 @@ def normal(x):
     bell = tl.exp2(-0.7213475204444817 * x * x)
     s = tl.rsqrt(1 + 0.23164188877 * tl.abs(x))
     s *= s
-    series = s * (1.421413741 + s * (-1.453152027 + s * 1.061405429))
-    tail = 0.5 * bell * s * (0.254829592 + s * (-0.284496736 + series))
-    return tl.where(x > 0, 1 - tail, tail), bell
+    series = s * (0.7107068705 + s * (-0.7265760135 + s * 0.5307027145))
+    return bell * s * (0.127414796 + s * (-0.142248368 + series)), bell
 
 
 @triton.jit
 def activated(x, ACT: tl.constexpr):
     if ACT == "gelu":
-        below, _ = normal(x)
-        return x * below
+        tail, _ = tail_of(x)
+        return tl.maximum(x, 0.0) - tl.abs(x) * tail
     elif ACT == "relu":  # noqa: RET505  (one branch is all that is compiled)
         return tl.where(x <= 0, 0.0, x)  # what is no number stays so
     else:
@@ -81,8 +77,8 @@ def activated(x, ACT: tl.constexpr):
 def slope(x, ACT: tl.constexpr):
     """The derivative of the activation."""
     if ACT == "gelu":
-        below, bell = normal(x)
-        return below + x * bell * 0.3989422804014327
+        tail, bell = tail_of(x)
+        return tl.where(x > 0, 1 - tail, tail) + x * bell * 0.3989422804014327
     elif ACT == "relu":  # noqa: RET505
         return tl.where(x <= 0, 0.0, 1.0)
     else:
