@@ -90,7 +90,7 @@ polynomial's 1.2e-6 included (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SU
 them.
 
 Where all is within reach of all, as on tolokers, heat is a dense product of the same kind for
-float32, and for 16 bits cuBLAS's. A `tol` below {2 * patchwise.LOST_IN_SUMS:g}, and eigenvectors of
+float32, and for 16 bits cuBLAS's. A `tol` below {patchwise.LEAST_TOL:g}, and eigenvectors of
 large components, are multiplied in float64. Batches of small graphs stay in float32: there 32 terms
 are added up at a time, and the float32 units add up the rest.
 
@@ -134,8 +134,9 @@ What limited it, and what was tried:
   1.05 ms on tolokers instead of 0.86, and 0.56 on minesweeper at t = 100 instead of 0.42. Predicted
   were 0.07 ms, by the sums that are written and read; a program of half as many columns also starts
   and ends twice as often. Since then the nodes of a block come last among those that it reaches:
-  what stays at a node is the largest term, and nothing is added to it any more. With that pieces of
-  2,048 columns lose less than those of 1,024 did, and are taken again. Not measured yet.
+  what stays at a node is the largest term, and little is added to it any more. With that pieces of
+  2,048 columns lose less on a sum that hardly grows than those of 1,024 did, and are taken again.
+  Not measured yet.
 - **Blocks in float32.** Tensor cores multiply no float32, so features have to be split: in three
   bfloat16 parts a product takes 207 us or more on tolokers, by the way it is cut up, in two of TF32
   211 or more; row by row it takes 215, cuSPARSE 249 (`gpu_tried.json`). One part alone takes 149:

@@ -146,7 +146,7 @@ class _AngleMap(torch.autograd.Function):
         x, angle = ctx.saved_tensors
         turned, inverse = ctx.turned, ctx.inverse
         if torch.is_grad_enabled() or not plain(grad):  # more than numbers
-            cos, sin = _numbers(angle)
+            cos, sin = _numbers(angle.float())
             grad_x = plane_map(grad, cos, sin if inverse else _inverse(sin, turned), turned)
             slope = plane_map(x, -sin, _inverse(cos, turned) if inverse else cos, turned)
             by_angle = (grad.to(cos.dtype) * slope.to(cos.dtype)).sum((-2, -1))
@@ -157,8 +157,6 @@ class _AngleMap(torch.autograd.Function):
 
 
 def _numbers(angle: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, in float32 at least."""
-    angle = angle.float() if angle.dtype.itemsize == 2 else angle
     return torch.cos(angle), torch.sin(angle)
 
 
@@ -166,7 +164,7 @@ class PlaneMaps:
     """Rotations for the first bundles, reflections for the rest.
 
     Args:
-        angle: ``(n, b)`` the angles, in any type: kernels read those of 16 bits as they are.
+        angle: ``(n, b)`` the angles, in any type.
         turned: How many of the ``b`` bundles rotate.
     """
 
@@ -175,7 +173,8 @@ class PlaneMaps:
 
     def __init__(self, angle: Tensor, turned: int) -> None:
         self.angle, self.turned = angle, turned
-        self._numbers = None if kernels.serve_angles(angle, angle) else _numbers(angle)
+        self._wide: dict[bool, Tensor] = {}
+        self._numbers = None if kernels.serve_angles(angle, angle) else _numbers(self._widened())
 
     def sync(self, x: Tensor) -> Tensor:
         return self._apply(x, False)
@@ -184,11 +183,27 @@ class PlaneMaps:
         return self._apply(x, True)
 
     def _apply(self, x: Tensor, inverse: bool) -> Tensor:
-        if kernels.serve_angles(x, self.angle):
-            y: Tensor = _AngleMap.apply(x, self.angle, self.turned, inverse)  # type: ignore[no-untyped-call]
+        # Gradients by all that was turned are added up in the type of the angles: where features
+        # have more digits than these, or numbers could be too large, in float32.
+        narrow = x.dtype == self.angle.dtype == torch.bfloat16
+        angle = self.angle if narrow else self._widened()
+        if kernels.serve_angles(x, angle):
+            y: Tensor = _AngleMap.apply(x, angle, self.turned, inverse)  # type: ignore[no-untyped-call]
             return y
         # Not kept: what is computed without gradients now may be asked for them later.
-        numbers = _numbers(self.angle) if self._numbers is None else self._numbers
+        numbers = _numbers(self._widened()) if self._numbers is None else self._numbers
         dtype = torch.float32 if x.dtype.itemsize == 2 else x.dtype
         cos, sin = (number.to(dtype) for number in numbers)
         return plane_map(x, cos, _inverse(sin, self.turned) if inverse else sin, self.turned)
+
+    def _widened(self) -> Tensor:
+        """The angles in float32 at least: the same tensor for all who ask with gradients, and for
+        all who ask without."""
+        if self.angle.dtype.itemsize > 2:
+            return self.angle
+        if not plain(self.angle):
+            return self.angle.float()
+        kind = torch.is_grad_enabled()
+        if kind not in self._wide:
+            self._wide[kind] = self.angle.float()
+        return self._wide[kind]

@@ -24,6 +24,7 @@ from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import (
     FORMED_ENTRIES,
+    LEAST_TOL,
     LOST_IN_SUMS,
     PatchMatrix,
     heat_patches,
@@ -138,7 +139,7 @@ def patched(lap: Laplacian, dtype: torch.dtype, tol: float) -> bool:
         return False
     if dtype.itemsize == 2:
         return spread(lap) <= SPREAD
-    return dtype == torch.float32 and tol >= 2 * LOST_IN_SUMS
+    return dtype == torch.float32 and tol >= LEAST_TOL
 
 
 def form_of(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Form:
@@ -153,7 +154,7 @@ def form_of(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Form
         lost += LOST_IN_SUMS
     elif dtype == torch.float32 and in_place(lap):
         lost += lost_in_sums(lap.blocks.largest)
-    degree = chebyshev_degree(time, max(tol - lost, tol / 2))
+    degree = chebyshev_degree(time, max(tol - lost, tol / 3))
     if in_blocks and (dtype == torch.float32 or reach(lap, degree) <= WHOLE * lap.num_nodes):
         return Form(time, degree, dtype, rows_of_blocks(lap, degree, dtype))
     return Form(time, degree, storage(lap, dtype))

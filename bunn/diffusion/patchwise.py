@@ -44,8 +44,9 @@ EVERYWHERE = 0.5
 #: Entries that are formed at a time.
 FORMED_ENTRIES = 2**27
 #: What products of float32 are off by at most, relative to the sums of magnitudes: by numbers of 22
-#: digits, by sums of chunks that are cut off, and by rounding sums of pieces, and of all.
-LOST_IN_SUMS = 5e-6
+#: digits, by sums of chunks that are cut off, and by rounding sums of pieces, and of all. The
+#: smallest ``tol`` that leaves a polynomial enough beside them.
+LOST_IN_SUMS, LEAST_TOL = 6e-6, 1e-5
 
 
 @dataclass(frozen=True, eq=False)

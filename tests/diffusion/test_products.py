@@ -86,22 +86,26 @@ def in_patches(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "rows", ["alike", "about alike", "much stays", "most stays", "half elsewhere", "few"]
+    "rows",
+    ["alike", "about alike", "much stays", "most stays", "half elsewhere", "with hubs", "few"],
 )
+@pytest.mark.parametrize("own", [-1, -17, -64])
 @pytest.mark.parametrize("n", [300, 2048, 20_000])
-def test_what_patches_lose_in_sums(n, rows):
-    """A node comes last: what stays there is the largest term."""
+def test_what_patches_lose_in_sums(n, own, rows):
+    """Nodes of the block come last, and with them what stays: the largest term, or half."""
     torch.manual_seed(0)
     matrix = torch.full((6, n), 1 / n) if rows == "alike" else 2 * torch.rand(6, n) / n
-    if rows in ("most stays", "half elsewhere"):  # the others add little, and are alike
-        matrix = torch.linspace(0.001, 0.02, 6)[:, None].repeat(1, n) / n
-        matrix[:, -1] = 0.99
-    if rows == "half elsewhere":  # more cannot be
-        matrix[:, 0], matrix[:, -1] = 0.47, 0.5
+    if rows in ("most stays", "half elsewhere", "with hubs"):  # others add little, and are alike
+        matrix = torch.logspace(-5, -1.5, 6)[:, None].repeat(1, n) / n
+        matrix[:, own] = 0.99
+    if rows == "half elsewhere":  # more cannot be at one other node
+        matrix[:, 0], matrix[:, own] = 0.49, 0.51
+    if rows == "with hubs":
+        matrix[:, :7], matrix[:, own] = 1 / 8, 1 / 8
     if rows == "much stays":
-        matrix[:, -1] += 0.6
+        matrix[:, own] += 0.6
     if rows == "few":
-        matrix[:, :-30] *= 1e-4
+        matrix[:, :-80] *= 1e-4
     x = torch.cat(((0.5 + torch.rand(30)).expand(n, 30), torch.rand(n, 4)), dim=1)
     exact = matrix.double() @ x.double()
     assert float(((in_patches(matrix, x) - exact) / exact).abs().max()) <= LOST_IN_SUMS

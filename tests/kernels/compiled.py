@@ -158,7 +158,7 @@ def main() -> None:
     show(columns.settle, "TRACKED", "fp32", norms.WARPS, **tile)
     tile = {"ROWS": planes.TILE, "WIDTH": 1, "size": 1}
     for dtype in ("fp32", "bf16"):
-        show(turns.turn_pairs, "ANGLE SINGLE", dtype, planes.WARPS, sin=None, **tile)
+        show(turns.turn_pairs, "ANGLE INVERSE SINGLE", dtype, planes.WARPS, sin=None, **tile)
         absent = {"sin": None, "grad_sin": None}
         show(turns.turn_pairs_back, "ANGLE SINGLE", dtype, planes.WARPS, **absent, **tile)
 

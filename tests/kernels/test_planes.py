@@ -196,6 +196,26 @@ def test_a_bundle_goes_through_them(dtype, narrow, maps, served):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=8 * eps * scale)
 
 
+@pytest.mark.parametrize("params", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("features", DTYPES, ids=str)
+def test_gradients_by_angles_are_added_up_in_float32(features, params, served):
+    """Those of sync and desync nearly cancel where little happens in between. In bfloat16 alike,
+    features have lost as much."""
+    angle = torch.randn(40, 3, 1, device=DEVICE).to(params)
+    x = (1e4 * torch.randn(40, 3, 2, 5, device=DEVICE)).clamp(-2e4, 2e4).to(features)
+    found = []
+    for widen in (False, True):
+        leaf = angle.clone().requires_grad_()
+        bundle = FlatBundle(leaf.float() if widen else leaf, "o2")
+        with torch.no_grad():  # which others must not be given
+            bundle.sync(x)
+        (grad,) = torch.autograd.grad(bundle.desync(1.01 * bundle.sync(x)), leaf, x)
+        assert grad.dtype == params
+        found.append(grad)
+    if not (features == params == torch.bfloat16):
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
 def test_a_gradient_can_be_differentiated(served):
     x, _, cos, sin = numbers(4, 2, 3, torch.float32)
     leaves = [value.requires_grad_() for value in (x, cos, sin)]
