@@ -29,7 +29,7 @@ instead of 1.7 in bf16. On minesweeper and like-roman-empire an eager GraphSAGE 
 Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
 and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
 would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 0.4 to 3.5 % faster, which is more than a fused one could save, for
+(`benchmarks/gpu_desync.py`) are 0.3 to 3.2 % faster, which is more than a fused one could save, for
 programs that would have to gather both halves of a row at once. In the full models an update comes
 before desync.
 
