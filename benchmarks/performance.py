@@ -161,7 +161,7 @@ What limited it, and what was tried:
   read all indices and values anew for it, 8 bytes to an entry, where the fields that it saves are
   16 bytes to a node: more, from two neighbours to a node on.
 - **Fewer digits for what is small**, on paper: by the recurrence of Clenshaw, from the highest
-  coefficient on, terms at t = 1 are at most 0.0002, 0.003, 0.02, 0.1 and 0.6 of the features, and
+  coefficient on, terms at t = 1 are at most 0.0002, 0.003, 0.02, 0.1 and 0.7 of the features, and
   errors in storing them reach the result as they are. The first could be kept in bfloat16, the next
   three in 24 bits, and only the last in float32: 17 bytes to a neighbour's feature instead of 24,
   but one more pass over the features. In all 0.79 of what is moved on `like-amazon-ratings`, which
