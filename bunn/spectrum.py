@@ -8,10 +8,9 @@ it.
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from scipy.sparse import csr_array, eye_array
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
+from bunn.cores import MANY, by_cores
 from bunn.operator import before_compiling
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: Components up to this size are diagonalised densely even if few eigenpairs are asked for.
 DENSE_SIZE = 512
-#: From so many components on, all cores diagonalise some of them.
-MANY = 256
+#: Entries of the matrices that all cores diagonalise at a time.
+LOT = 2**26
 #: Restarts after which Lanczos gives up.
 LANCZOS = 300
 
@@ -108,34 +108,37 @@ class Eigenpairs:
 
 
 def block_spectrum(lap: Laplacian) -> BlockSpectrum:
-    """Every eigenpair of every component, component sizes one after the other."""
-    many = lap.num_components >= MANY
+    """Every eigenpair of every component, component sizes one after the other.
+
+    Where there are many, every core of the host takes some; what is on a GPU comes there for it.
+    """
     roots = lap.blocks.split(lap.null_vector.unsqueeze(1))
-    found = []
-    for s, root in zip(lap.blocks.dense(*lap.coordinates()), roots, strict=True):
-        pair = _dense_by_cores(s, root, lap.dtype) if many else _dense(s, root)
-        found.append([part.to(lap.device, lap.dtype) for part in pair])
-    values, vectors = zip(*found, strict=True)
+    stacks = zip(lap.blocks.dense(*lap.coordinates()), roots, strict=True)
+
+    def solve(s: Tensor, root: Tensor) -> tuple[Tensor, ...]:
+        values, vectors = _dense(s, root)
+        return values.to(lap.dtype), vectors.to(lap.dtype)
+
+    if lap.num_components < MANY:
+        pairs = list(starmap(solve, stacks))
+    else:
+        pairs = [pair for lot in _lots(stacks) for pair in by_cores(solve, lot)]
+    values, vectors = zip(*([part.to(lap.device) for part in pair] for pair in pairs), strict=True)
     return BlockSpectrum(values, vectors)
 
 
-def _dense_by_cores(s: Tensor, root: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """:func:`_dense` where there are many components, of which every core of the host takes some.
-
-    LAPACK takes one after the other, and has no use for more than a core where they are small. What
-    is on a GPU comes to the host for it.
-    """
-    cores = os.cpu_count() or 1
-    portions = list(zip(s.cpu().chunk(cores), root.cpu().chunk(cores), strict=True))
-
-    def on_one_core(portion: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        torch.set_num_threads(1)  # of this thread
-        values, vectors = _dense(*portion)
-        return values.to(dtype), vectors.to(dtype)
-
-    with ThreadPoolExecutor(cores) as threads:
-        values, vectors = zip(*threads.map(on_one_core, portions), strict=True)
-    return torch.cat(values), torch.cat(vectors)
+def _lots(stacks: Iterable[tuple[Tensor, Tensor]]) -> Iterator[list[tuple[Tensor, ...]]]:
+    """As many stacks at a time as have :data:`LOT` entries, on the host."""
+    lot: list[tuple[Tensor, ...]] = []
+    entries = 0
+    for s, root in stacks:
+        lot.append((s.cpu(), root.cpu()))
+        entries += s.numel()
+        if entries >= LOT:
+            yield lot
+            lot, entries = [], 0
+    if lot:
+        yield lot
 
 
 def lowest_eigenpairs(lap: Laplacian, count: int) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
+from bunn.cores import MANY, by_cores
 from bunn.data.transforms.cache import DiskCache
 from bunn.data.transforms.graph import DENSE_SIZE, Graph, pieces
 from bunn.laplacian import Laplacian
@@ -84,16 +86,20 @@ def _encoding(lap: Laplacian, steps: tuple[int, ...]) -> Tensor:
 
 def _dense_diagonals(lap: Laplacian, length: int) -> Tensor:
     """The diagonals of ``S, ..., S^length``, ``(n, length)``, for small components."""
-    stacks = []
-    for s in lap.blocks.dense(*lap.coordinates()):
+
+    def follow(s: Tensor) -> tuple[Tensor]:
         power, diagonals = s, [s.diagonal(dim1=1, dim2=2)]
         while len(diagonals) < length:
             diagonals.append(power.square().sum(dim=1))
             following = s @ power
             diagonals.append((power * following).sum(dim=1))
             power = following
-        stacks.append(torch.stack(diagonals[:length], dim=2))
-    return lap.blocks.join(stacks)
+        return (torch.stack(diagonals[:length], dim=2),)
+
+    stacks = [(s,) for s in lap.blocks.dense(*lap.coordinates())]
+    many = lap.num_components >= MANY
+    found = by_cores(follow, stacks) if many else list(starmap(follow, stacks))
+    return lap.blocks.join([stack for (stack,) in found])
 
 
 def _sparse_diagonals(lap: Laplacian, length: int) -> Tensor:
