@@ -117,8 +117,8 @@ def _wait() -> None:
 
 
 def once(dataset: GraphDataset, cache: DiskCache) -> dict[str, float]:
-    """Seconds of what is done once: molecules to graphs, encodings, which stay in a cache that is
-    empty, and eigenvectors."""
+    """Seconds of what is done once: molecules to graphs, encodings, which go into an empty cache,
+    and eigenvectors."""
     split = dataset.split(0)
     whole = cast(PackedGraphs, split.train).pack.union.whole("sym").lap
     steps: dict[str, Callable[[], object]] = {

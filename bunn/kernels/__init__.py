@@ -117,8 +117,7 @@ def serve_maps(x: Tensor, cos: Tensor) -> bool:
 def serve_angles(x: Tensor, angle: Tensor) -> bool:
     """Whether there is a kernel for maps with angles ``angle``, applied to features ``x``, and
     nobody is going to look at their sines and cosines."""
-    known = x.dtype in DTYPES and angle.dtype in DTYPES
-    return x.is_cuda and known and wanted() and plain(x, angle)
+    return _know(x, angle)
 
 
 def turn_by(x: Tensor, angle: Tensor, turned: int, inverse: bool) -> Tensor:
@@ -196,6 +195,11 @@ def serve_components(value: Tensor, largest: int) -> bool:
 
 def serve_attention(*tensors: Tensor) -> bool:
     """Whether there are kernels for attention along edges between features ``tensors``."""
+    return _know(*tensors)
+
+
+def _know(*tensors: Tensor) -> bool:
+    """Whether kernels read such tensors, of which nobody wants more than their numbers."""
     known = all(x.is_cuda and x.dtype in DTYPES for x in tensors)
     return known and wanted() and plain(*tensors)
 

@@ -32,9 +32,6 @@ class LabelAveragePrecision(MultilabelAveragePrecision):
     those that are there, and are not there, in some examples. A label that nobody has says nothing.
     """
 
-    def __init__(self, num_labels: int, **keywords: Any) -> None:
-        super().__init__(num_labels, average=None, **keywords)
-
     def compute(self) -> Tensor:  # type: ignore[override]
         # All labels at once, without waiting for the device; one by one each is twenty operations.
         score, order = dim_zero_cat(self.preds).T.contiguous().sort(descending=True)

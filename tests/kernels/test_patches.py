@@ -273,7 +273,7 @@ def test_reach_counts_what_is_kept(served):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["path", "grid", "hub", "disconnected"])
 def test_nodes_of_a_block_come_last(name, dtype):
-    """To what stays at a node, the largest term, nothing is added."""
+    """To what stays at a node, the largest term, little is added."""
     edge_index, n = GRAPHS[name]()
     lap = Laplacian(edge_index, num_nodes=n).to(DEVICE)
     entries, _, nodes, rows, spans = heat_patches(lap, 1.0, 3, dtype, 16).patches

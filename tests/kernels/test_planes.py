@@ -212,8 +212,9 @@ def test_gradients_by_angles_are_added_up_in_float32(features, params, served):
         (grad,) = torch.autograd.grad(bundle.desync(1.01 * bundle.sync(x)), leaf, x)
         assert grad.dtype == params
         found.append(grad)
-    if not (features == params == torch.bfloat16):
-        torch.testing.assert_close(*found, rtol=0, atol=0)
+    alike = features == params == torch.bfloat16
+    scale = float(found[1].abs().max())
+    torch.testing.assert_close(*found, rtol=0, atol=0.1 * scale if alike else 0)
 
 
 def test_a_gradient_can_be_differentiated(served):
