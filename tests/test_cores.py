@@ -52,10 +52,12 @@ def batch():
     return Batch.from_data_list(graphs)
 
 
-def test_eigenvectors_of_many_components(batch, monkeypatch):
+@pytest.mark.parametrize("lot", [1, 5000, 2**26])
+def test_eigenvectors_of_many_components(lot, batch, monkeypatch):
+    """One size at a time, some, and all."""
     lap = Laplacian(batch.edge_index, num_nodes=batch.num_nodes).to(torch.float64)
     assert lap.num_components >= MANY
-    monkeypatch.setattr("bunn.spectrum.LOT", 5000)  # some sizes at a time
+    monkeypatch.setattr("bunn.spectrum.LOT", lot)
     values, vectors = block_spectrum(lap)
     assert [tuple(value.shape) for value in values] == list(lap.blocks.shapes)
     s = lap.blocks.dense(*lap.coordinates())
