@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import (
     diffusion,
+    ends,
     floors,
     gpu_accuracy,
     gpu_batches,
@@ -54,7 +55,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
     module.__name__.rpartition(".")[2]: Benchmark(module)
     for module in (
-        *(diffusion, layer, memory, scaling, peptides, floors, rounding, reuse, mines),
+        *(diffusion, ends, layer, memory, scaling, peptides, floors, rounding, reuse, mines),
         *(gpu_diffusion, gpu_batches, gpu_layers, gpu_models, gpu_scale, gpu_splits, gpu_times),
         *(gpu_accuracy, gpu_desync, gpu_peptides, gpu_seconds, gpu_tests),
     )

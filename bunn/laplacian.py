@@ -224,7 +224,8 @@ class Laplacian:
             setattr(moved, name, None if tensor is None else tensor.to(device))
         moved._set_dtype(dtype)
         # Facts about the exact operator:
-        moved.eigenpairs.gap, moved.relaxation = self.eigenpairs.gap, self.relaxation
+        moved.eigenpairs = Eigenpairs(self.eigenpairs.gap, self.eigenpairs.interval)
+        moved.relaxation = self.relaxation
         return moved
 
     def matching(self, x: Tensor) -> Laplacian:
@@ -342,7 +343,7 @@ class Laplacian:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        eigenpairs = Eigenpairs(self.eigenpairs.gap)
+        eigenpairs = Eigenpairs(self.eigenpairs.gap, self.eigenpairs.interval)
         state.update(_siblings={}, kernels=OrderedDict(), eigenpairs=eigenpairs)
         state.update(patchwork=Patchwork(), origin=None)
         return state

@@ -21,6 +21,7 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from bunn.cores import MANY, by_cores
+from bunn.interval import Interval, find_interval
 from bunn.operator import before_compiling
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ class Eigenpairs:
 
     Args:
         gap: The smallest non-zero eigenvalue, if it is known. (default: it is not)
+        interval: Where the eigenvalues of ``S`` lie, likewise.
     """
 
-    def __init__(self, gap: float | None = None) -> None:
-        self.gap = gap
+    def __init__(self, gap: float | None = None, interval: Interval | None = None) -> None:
+        self.gap, self.interval = gap, interval
         #: All of them by component, if they have been computed.
         self.blocks: BlockSpectrum | None = None
         #: The same by the type of the features: bunn.diffusion.spectral.
@@ -91,6 +93,12 @@ class Eigenpairs:
         if self.gap is None:
             self.gap = before_compiling(smallest_nonzero, lap)
         return self.gap
+
+    def between(self, lap: Laplacian) -> Interval:
+        """Two numbers with all eigenvalues of ``S`` but those of the null space between them."""
+        if self.interval is None:
+            self.interval = before_compiling(find_interval, lap)
+        return self.interval
 
     def adopt(self, spectrum: BlockSpectrum | tuple[Tensor, Tensor]) -> None:
         """Takes what :meth:`by_blocks` or :meth:`lowest` returned elsewhere."""

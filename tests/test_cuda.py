@@ -6,10 +6,12 @@ import warnings
 
 import pytest
 import torch
+from torch_geometric.utils import to_undirected
 
 from bunn import BuNN, BuNNConv, FlatBundle, Laplacian, diffuse
 from bunn.bundle import MAPS, num_map_params
 from bunn.diffusion import METHODS, chebyshev_degree
+from bunn.keeping import lasting
 from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
 from tests.graphs import ZOO, relative_error, zoo_laplacian
 
@@ -50,6 +52,31 @@ def test_agrees_with_the_cpu(options, graph):
             assert y.dtype == dtype
             slack = max(2e-5, 8 * torch.finfo(dtype).eps) * max(1.0, float(expected.abs().max()))
             torch.testing.assert_close(y.double().cpu(), expected, rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_graph_that_is_asked_for_often(dtype):
+    """By polynomials for its eigenvalues, which are small, and the limit; captured, too."""
+    ends = torch.randint(100_000, (2, 500_000), generator=torch.Generator().manual_seed(0))
+    host = Laplacian(to_undirected(ends), num_nodes=100_000)
+    lap = host.to("cuda")
+    x = torch.randn(host.num_nodes, 16, device="cuda").to(dtype)
+    x[:, 0] = 1
+    low, high = lap.eigenpairs.between(lap)
+    assert (low, high) == pytest.approx(tuple(host.eigenpairs.between(host)), abs=1e-3)
+    for time in (1.0, 10.0, 100.0):
+        exact = diffuse(x.double(), lap, time, method="chebyshev", tol=1e-12)
+        with lasting():
+            y = diffuse(x, lap, time)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                replayed = diffuse(x, lap, time)
+        graph.replay()
+        assert replayed.equal(y)
+        bound = 1e-5 if dtype == torch.float32 else torch.finfo(dtype).eps
+        assert relative_error(y, exact, x, lap) <= bound
+        if time == 100.0:
+            assert y.equal(diffuse(x, lap, math.inf))
 
 
 @pytest.mark.parametrize("options", OPTIONS[:5], ids=lambda o: o["method"])

@@ -168,5 +168,5 @@ def test_registered_operators_are_well_formed():
     x = torch.randn(lap.num_nodes, 3, dtype=torch.float64)
     torch.library.opcheck(torch.ops.bunn.random_walk.default, (x, *lap.operator))
     for times in (None, torch.rand(3, dtype=torch.float64)):
-        arguments = (x, times, *lap.operator, "chebyshev", -1, 1e-6, 1.5)
+        arguments = (x, times, *lap.operator, "chebyshev", -1, 1e-6, 1.5, -1.0, 1.0)
         torch.library.opcheck(torch.ops.bunn.heat.default, arguments)

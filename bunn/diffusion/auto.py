@@ -18,7 +18,9 @@ where there are several components ``move * n`` for laying features side by side
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
 nodes; it is charged to ``reuse`` calls. What a :class:`Machine` is good at was measured. Whether
 ``limit`` is exact is found out by heating a few random vectors, once per graph, when the time is so
-large that it is worth knowing.
+large that it is worth knowing. Of a graph that is asked for again and again, and left to
+``chebyshev``, it is found out between which ends its eigenvalues lie: fewer products serve those,
+or none where all other heat has gone.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import ROWS, PatchMatrix, capturing, mean_patches, reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
+from bunn.interval import Interval
 from bunn.keeping import handed_out, lasts
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps
@@ -96,6 +99,9 @@ PATCHES_16 = TENSOR_CORES_16._replace(dense=0.022, stack=5e6, move=4.0)
 #: graph that is drawn for one step is not worth it.
 PATIENCE = 32
 
+#: The degree from which on a polynomial of a lower one may do.
+LOWEST_DEGREE = 2
+
 #: Degree, or time, above which it is worth finding out whether the limit is exact.
 RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
 #: The first time at which that is looked at.
@@ -116,7 +122,26 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     # A batch is drawn for one step: a kernel for its graphs would not be used again.
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
-    return min(costs, key=lambda name: costs[name])
+    cheapest = min(costs, key=lambda name: costs[name])
+    interval = find_ends(lap, time, options) if cheapest == "chebyshev" else None
+    if interval is not None and time.upper * (1 - interval.high) >= math.log(1 / options.tol):
+        return "limit"
+    return cheapest
+
+
+def find_ends(lap: Laplacian, time: Time, options: Options) -> Interval | None:
+    """Where the eigenvalues lie of a graph that is asked for again and again, for heat at one fixed
+    time; cached."""
+    if torch.compiler.is_compiling() or isinstance(time.value, Tensor) or not time.constant:
+        return None
+    # A batch is drawn for one step; and float64 is for digits that are not looked for here.
+    if lap.dtype == torch.float64 or lap.origin is not None or not _asked_often(lap):
+        return None
+    if lap.eigenpairs.interval is None:
+        degree = chebyshev_degree(time.value, options.tol)
+        if capturing(lap) or degree < LOWEST_DEGREE:
+            return None
+    return lap.eigenpairs.between(lap)
 
 
 def choose_mean(lap: Laplacian, dtype: torch.dtype, columns: int) -> PatchMatrix | None:
@@ -208,12 +233,17 @@ def _on_a_gpu(lap: Laplacian) -> bool:
 
 
 def _known_well(lap: Laplacian) -> bool:
-    """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does.
+    """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does."""
+    return not _on_a_gpu(lap) or _asked_often(lap)
+
+
+def _asked_often(lap: Laplacian) -> bool:
+    """Whether it is known that a graph is asked for again and again.
 
     Not where somebody watches what is saved for a backward pass, as checkpoints do: what is
     computed again then has to be what was computed before, and not by another method.
     """
-    if lasts() or not _on_a_gpu(lap):
+    if lasts():
         return True
     watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     return lap.patchwork.calls > PATIENCE and not watched

@@ -14,6 +14,7 @@ Taylor expansion needs more than :math:`t` terms, and cancels.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -74,7 +75,8 @@ def chebyshev_coefficients(time: Tensor, degree: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _host_coefficients(time: float, degree: int) -> tuple[float, ...]:
+def host_coefficients(time: float, degree: int) -> tuple[float, ...]:
+    """:func:`chebyshev_coefficients` of one time, as numbers."""
     times = torch.tensor([time], dtype=torch.float64)
     return tuple(chebyshev_coefficients(times, degree)[:, 0].tolist())
 
@@ -91,7 +93,7 @@ def coefficients_for(time: float | Tensor, degree: int, x: Tensor) -> tuple[floa
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if not isinstance(time, Tensor):
         if dtype == torch.float32:
-            return _host_coefficients(time, degree)
+            return host_coefficients(time, degree)
         time = torch.full((1,), time, dtype=dtype, device=x.device)
     return chebyshev_coefficients(time, degree).to(dtype).expand(-1, x.size(1)).contiguous()
 
@@ -105,29 +107,33 @@ def chebyshev(z: Tensor, s: Tensor, time: float | Tensor, degree: int) -> Tensor
         time: One time, or ``(c,)`` of them.
         degree: The degree ``K``.
     """
-    if isinstance(time, Tensor):
-        distinct, owner = time, None
-        if time.device.type == "cpu":  # few times for many columns: a small table
-            distinct, owner = torch.unique(time, return_inverse=True)
-        table = chebyshev_coefficients(distinct, degree).to(z.dtype)
-        result = z * _row(table, 0, owner)
-    else:
-        weights = _host_coefficients(time, degree)
-        result = z * weights[0]
-    if degree == 0:
+    if not isinstance(time, Tensor):
+        return series(z, s, host_coefficients(time, degree))
+    distinct, owner = time, None
+    if time.device.type == "cpu":  # few times for many columns: a small table
+        distinct, owner = torch.unique(time, return_inverse=True)
+    table = chebyshev_coefficients(distinct, degree).to(z.dtype)
+    return series(z, s, [row if owner is None else row[owner] for row in table])
+
+
+def series(z: Tensor, s: Tensor, weights: Sequence[float | Tensor]) -> Tensor:
+    """A sum of Chebyshev polynomials of ``S``, from their weights.
+
+    Args:
+        z: ``(n, c)`` features; overwritten.
+        s: ``(n, n)`` sparse CSR operator ``S``.
+        weights: ``K + 1`` numbers, or tensors that broadcast to ``(c,)``.
+    """
+    result = z * weights[0]
+    if len(weights) == 1:
         return result
     previous, current = z, s @ z
-    for k in range(1, degree + 1):
-        if isinstance(time, Tensor):
-            result.addcmul_(current, _row(table, k, owner))
+    for k, weight in enumerate(weights[1:], start=1):
+        if isinstance(weight, Tensor):
+            result.addcmul_(current, weight)
         else:
-            result.add_(current, alpha=weights[k])
-        if k < degree:  # T_{k+1} = 2 S T_k - T_{k-1}, in the buffer of T_{k-1}
+            result.add_(current, alpha=weight)
+        if k + 1 < len(weights):  # T_{k+1} = 2 S T_k - T_{k-1}, in the buffer of T_{k-1}
             torch.addmm(previous, s, current, beta=-1, alpha=2, out=previous)
             previous, current = current, previous
     return result
-
-
-def _row(table: Tensor, k: int, owner: Tensor | None) -> Tensor:
-    """The coefficients of degree ``k`` for every column."""
-    return table[k] if owner is None else table[k][owner]

@@ -52,5 +52,6 @@ def null_part(z: Tensor, lap: Laplacian) -> Tensor:
         y = (gather @ wide).unsqueeze(0)
     else:
         sums = wide.new_zeros(lap.num_components, z.size(1))
-        y = sums.index_add(0, lap.components, gather.unsqueeze(1) * wide)[lap.components]
+        sums = sums.index_add(0, lap.components, gather.unsqueeze(1) * wide)
+        y = sums.index_select(0, lap.components)  # whose gradient is not sorted
     return (y if spread is None else spread * y).to(z.dtype)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from bunn.interval import Interval
 from bunn.laplacian import Laplacian
 
 
@@ -23,11 +24,13 @@ class Options:
         tol: Bound on the relative error, in the norm in which ``L`` is symmetric.
         degree: Degree of a polynomial method, :obj:`None` to derive it from ``tol``.
         num_eigs: Eigenpairs of the spectral method, :obj:`None` for as many as ``tol`` asks for.
+        interval: Where the eigenvalues of ``S`` lie, for polynomials that may know it.
     """
 
     tol: float
     degree: int | None = None
     num_eigs: int | None = None
+    interval: Interval | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.tol, Real):

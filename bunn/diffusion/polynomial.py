@@ -26,12 +26,14 @@ from torch import Tensor
 
 from bunn import kernels
 from bunn.calling import apply, unwatched
-from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for
+from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for, series
 from bunn.diffusion.factors import factorize
 from bunn.diffusion.limit import null_part
+from bunn.diffusion.minimax import minimax
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor, taylor_coefficients
 from bunn.diffusion.uniformization import uniformization, uniformization_degree
+from bunn.interval import Interval
 from bunn.kernels.arguments import Factor
 from bunn.laplacian import Laplacian
 from bunn.operator import (
@@ -80,12 +82,27 @@ class Polynomial(NamedTuple):
         degree: Its degree, or :data:`FROM_TIME`.
         tol: The error that :data:`FROM_TIME` has to meet.
         time: The diffusion time, if it is one number known to the host.
+        low: Below the eigenvalues of ``S``, if that is known.
+        high: Above those that are not of the null space.
     """
 
     recurrence: str
     degree: int
     tol: float
     time: float
+    low: float = -1.0
+    high: float = 1.0
+
+    @property
+    def fitted(self) -> tuple[float, ...] | None:
+        """Chebyshev coefficients for these eigenvalues, if they save products."""
+        if self.low <= -1 and self.high >= 1:
+            return None
+        return minimax(self.time, self.tol, self.low, self.high)
+
+
+#: How many numbers describe one.
+FIELDS = len(Polynomial._fields)
 
 
 def _sum(
@@ -104,11 +121,13 @@ def _sum(
     degree: int,
     tol: float,
     time: float,
+    low: float,
+    high: float,
 ) -> Tensor:
     operator = SymmetricOperator(crow, col, value, before, after, segments, chunks, pieces, scales)
+    polynomial = Polynomial(recurrence, degree, tol, time, low, high)
     if kernels.serve(x, value):
-        t = time if times is None else times
-        table = _table(x, t, Polynomial(recurrence, degree, tol, time))
+        table = _table(x, time if times is None else times, polynomial)
         if table is not None:
             return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     if times is not None and times.device.type == "cpu" and value.dtype == torch.float32:
@@ -119,9 +138,12 @@ def _sum(
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for columns in _panels(x, value.dtype):
         z = to_operator_frame(x[:, columns], before, value.dtype)
-        t = _times_of(columns, times, time)
-        panel_degree = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
-        y = RECURRENCES[recurrence](z, s, t, panel_degree)
+        if polynomial.fitted is not None:
+            y = series(z, s, polynomial.fitted)
+        else:
+            t = _times_of(columns, times, time)
+            panel_degree = _degree_for(t, tol, recurrence) if degree == FROM_TIME else degree
+            y = RECURRENCES[recurrence](z, s, t, panel_degree)
         from_operator_frame(y, after, out[:, columns])
     return out
 
@@ -130,7 +152,11 @@ def _table(
     x: Tensor, time: float | Tensor, polynomial: Polynomial
 ) -> Sequence[float] | Sequence[Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
-    recurrence, degree, tol, _ = polynomial
+    recurrence, degree, tol, *_ = polynomial
+    if polynomial.fitted is not None and x.dtype != torch.float64:
+        factors = factorize(polynomial.fitted)
+        if factors is not None:
+            return factors
     if recurrence == "chebyshev":
         known = _degree_for(time, tol, recurrence) if degree == FROM_TIME else degree
         table = coefficients_for(time, known, x) if known > 0 else None
@@ -223,16 +249,18 @@ class _Heat(torch.autograd.Function):
         degree: int,
         tol: float,
         time: float,
+        low: float,
+        high: float,
     ) -> Tensor:
         operator = (crow, col, value, before, after, segments, chunks, pieces, scales)
         found = _sum if unwatched(x) else _heat
-        y: Tensor = found(x, times, *operator, recurrence, degree, tol, time)
+        y: Tensor = found(x, times, *operator, recurrence, degree, tol, time, low, high)
         return y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.polynomial = Polynomial(*inputs[-4:])
-        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:-4])
+        ctx.polynomial = Polynomial(*inputs[-FIELDS:])
+        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -255,7 +283,7 @@ class _HeatWithTangents(_Heat):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _Heat.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:-4])
+        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
 
     @staticmethod
     def jvp(ctx: Any, x_tangent: Tensor | None, times_tangent: Tensor | None, *_: None) -> Tensor:
@@ -272,7 +300,7 @@ class _HeatWithTangents(_Heat):
 
 def _differentiated_field(inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
     """What the derivative by time looks at: the result, or the input of a Taylor polynomial."""
-    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[-4:])
+    x, times, polynomial = inputs[0], inputs[1], Polynomial(*inputs[-FIELDS:])
     if times is None:
         return None
     return x if polynomial.recurrence == "taylor" else output
@@ -341,8 +369,9 @@ def polynomial_heat(
             apart = apart and rounding > tol
         if apart:
             even = null_part(x.to(lap.dtype), lap)
-            return (even + _recurrence(x - even, lap, time, recurrence, degree, tol)).to(x.dtype)
-    return _recurrence(x, lap, time, recurrence, degree, tol)
+            uneven = _recurrence(x - even, lap, time, recurrence, degree, tol, options.interval)
+            return (even + uneven).to(x.dtype)
+    return _recurrence(x, lap, time, recurrence, degree, tol, options.interval)
 
 
 def product_error(x: Tensor, lap: Laplacian) -> float:
@@ -369,10 +398,16 @@ def _of_the_result(x: Tensor) -> float:
 
 
 def _recurrence(
-    x: Tensor, lap: Laplacian, time: Time, recurrence: str, degree: int, tol: float
+    x: Tensor,
+    lap: Laplacian,
+    time: Time,
+    recurrence: str,
+    degree: int,
+    tol: float,
+    interval: Interval | None,
 ) -> Tensor:
     if not isinstance(time.value, Tensor):
-        polynomial = Polynomial(recurrence, degree, tol, time.value)
+        polynomial = Polynomial(recurrence, degree, tol, time.value, *(interval or ()))
         return heat(x, None, lap.operator, polynomial)
     if degree == FROM_TIME and x.device.type != "cpu":  # saves the operation a look at the times
         if time.degree is not None and recurrence == "chebyshev":

@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
+import networkx as nx
 import pytest
 import torch
 
 from bunn import Laplacian, diffuse, kernels
-from bunn.diffusion import chebyshev_degree
+from bunn.diffusion import Options, Time, chebyshev_degree, solve
 from bunn.kernels.frame import Frame
-from tests.graphs import ZOO
+from tests.graphs import ZOO, edges_of
 from tests.kernels.test_walk import DEVICE
 
 
@@ -61,6 +62,25 @@ def test_heat_and_its_derivatives(times, normalization, monkeypatch, served):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert served.count("heat") == 2  # there and back
     assert served.count("product") == (0 if times == "one" else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("normalization", ["rw", "sym"])
+def test_polynomials_for_a_spectrum_that_is_known(normalization, dtype, monkeypatch):
+    through_kernels(monkeypatch, True)
+    steps, real = [], kernels.heat
+    monkeypatch.setattr(kernels, "heat", lambda *args: steps.append(args[2]) or real(*args))
+    edge_index, n = edges_of(nx.random_regular_graph(6, 60, seed=0))
+    lap = Laplacian(edge_index, num_nodes=n, normalization=normalization).to(DEVICE)
+    x = torch.randn(n, 8, device=DEVICE).to(dtype)
+    exact = diffuse(x.double(), lap, 6.0, method="chebyshev", tol=1e-12)
+    for interval in (None, lap.eigenpairs.between(lap)):
+        options = Options(1e-5, interval=interval)
+        y = solve(x, lap, Time.of(6.0, x.shape[1:]), "chebyshev", options)
+        bound = max(1e-5, 2 * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0)
+        assert float((y.double() - exact).norm() / x.double().norm()) <= bound
+    plain, known = (sum(len(factor.steps) for factor in factors) for factors in steps)
+    assert known < plain
 
 
 @pytest.mark.parametrize(("time", "degree"), [(1.0, 8), (1.5, 4), (0.0, 3), (0.4, 1)])
