@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.results import save
 from bunn.experiments.environment import environment
-from bunn.keeping import kept, lasting
 
 Job = TypeVar("Job")
 
@@ -26,27 +25,6 @@ def side_by_side(work: Callable[[Job], None], jobs: Iterable[Job]) -> None:
     processes = min(COMPILERS, os.cpu_count() or 1)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(work, jobs, chunksize=1)
-
-
-def capture(step: Callable[[], object], warmup: int = 3) -> Callable[[], None]:
-    """The step as a CUDA graph: a replay costs no time on the host to speak of.
-
-    It holds on to the step, and to what caches handed out to it: a replay reads their memory.
-    """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with lasting(), torch.cuda.stream(stream):
-        for _ in range(warmup):  # compiles, and builds what depends on the graph alone
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with kept() as held, torch.cuda.graph(graph):
-        step()
-
-    def replay(_owner: object = (step, held)) -> None:
-        graph.replay()
-
-    return replay
 
 
 def milliseconds(step: Callable[[], object], calls: int) -> float:

@@ -27,7 +27,7 @@ from bunn.keeping import lasting
 
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0)
 DTYPES = (torch.float32, torch.bfloat16)
-COLUMNS, REPEATS = 64, 7
+COLUMNS, REPEATS, WARMUP = 64, 31, 10
 
 
 def degrees(lap: Laplacian, x: torch.Tensor, time: float, ends: Interval) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def measure(lap: Laplacian, time: float, dtype: torch.dtype, ends: Interval) -> 
     def plain() -> torch.Tensor:
         return diffuse(x, lap, time, method="chebyshev")
 
-    taken = medians(interleaved({"known": known, "plain": plain}, REPEATS))
+    taken = medians(interleaved({"known": known, "plain": plain}, REPEATS, WARMUP))
     exact = diffuse(x.double(), lap, time, method="chebyshev", tol=1e-12)
     for_all, for_these = degrees(lap, x, time, ends)
     return {

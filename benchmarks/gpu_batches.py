@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from benchmarks import errors
-from benchmarks.device import capture, medians, save_measured
+from benchmarks.device import medians, save_measured
 from benchmarks.graphs import chain_graph
 from bunn import Laplacian, diffuse
+from bunn.keeping import captured
 
 GRAPHS, CHANNELS = 256, 128
 TIMES, DTYPES = (1.0, 30.0), (torch.float32, torch.bfloat16)
@@ -44,7 +45,7 @@ def measure(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     calls = {name: partial(diffuse, x, lap, time, method=name_) for name, name_ in METHODS.items()}
     found = {name: errors.worst_error(call(), exact, x, lap) for name, call in calls.items()}
-    taken = medians({name: capture(call) for name, call in calls.items()}, repeats=11)
+    taken = medians({name: captured(call) for name, call in calls.items()}, repeats=11)
     return {"milliseconds": taken, "errors": found}
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.device import capture, medians, save_measured
+from benchmarks.device import medians, save_measured
 from benchmarks.gpu_layers import CHANNELS, LAYERS, PRECISIONS, Form, Step
 from benchmarks.graphs import graphs_of_the_table
 from bunn import kernels
+from bunn.keeping import captured
 
 
 @contextmanager
@@ -35,11 +36,11 @@ def without_desync() -> Iterator[None]:
         kernels.turn_by = turn_by
 
 
-def captured(edge_index: Tensor, num_nodes: int, precision: str) -> Any:
+def step_of(edge_index: Tensor, num_nodes: int, precision: str) -> Any:
     step = Step(Form("BuNN", captured=True), edge_index, num_nodes, precision)
     for _ in range(3):
         step()
-    return capture(step)
+    return captured(step)
 
 
 def main() -> None:
@@ -47,9 +48,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name, (edge_index, num_nodes) in graphs_of_the_table().items():
         for precision in PRECISIONS:
-            steps = {"with": captured(edge_index, num_nodes, precision)}
+            steps = {"with": step_of(edge_index, num_nodes, precision)}
             with without_desync():
-                steps["without"] = captured(edge_index, num_nodes, precision)
+                steps["without"] = step_of(edge_index, num_nodes, precision)
             taken = medians(steps, repeats=9, budget_ms=15.0)
             saved = 1 - taken["without"] / taken["with"]
             rows.append({"graph": name, "precision": precision, "milliseconds": taken})

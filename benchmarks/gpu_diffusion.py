@@ -28,12 +28,13 @@ from torch import Tensor
 from torch_geometric.utils import grid
 
 from benchmarks import errors
-from benchmarks.device import capture, copy_bandwidth, medians, save_measured
+from benchmarks.device import copy_bandwidth, medians, save_measured
 from benchmarks.graphs import graphs_of_the_table, random_graph
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
 from bunn.diffusion.factors import factorize
+from bunn.keeping import captured
 from bunn.kernels.arguments import Factor
 from bunn.operator import csr_matrix
 
@@ -95,11 +96,11 @@ def measure(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict
     if lap.blocks.area > DENSE_ENTRIES:
         del methods["dense"]
     steps = {
-        name: capture(partial(diffuse, x, lap, time, method=method))
+        name: captured(partial(diffuse, x, lap, time, method=method))
         for name, method in methods.items()
     }
-    steps["cusparse"] = capture(lambda: chebyshev(x.clone(), s, time, degree))
-    steps["cusparse_factored"] = capture(lambda: factored(x, s, factors))
+    steps["cusparse"] = captured(lambda: chebyshev(x.clone(), s, time, degree))
+    steps["cusparse_factored"] = captured(lambda: factored(x, s, factors))
     taken = medians(steps, repeats=11, budget_ms=10.0)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     found = {name: diffuse(x, lap, time, method=method) for name, method in methods.items()}

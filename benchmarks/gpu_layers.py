@@ -30,12 +30,13 @@ from torch.nn import functional as F  # noqa: N812
 from torch_geometric.nn import GATConv, SAGEConv, TransformerConv
 from torch_geometric.utils import add_self_loops
 
-from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
+from benchmarks.device import about, by_kind, medians, save_measured, side_by_side
 from benchmarks.graphs import graphs_of_the_table
 from benchmarks.layer import sparse_adjacency
 from benchmarks.results import unfinished
 from bunn import BuNNConv, Laplacian
 from bunn.baselines import BASELINES
+from bunn.keeping import captured
 
 CHANNELS, LAYERS, CLASSES = 512, 5, 10
 PRECISIONS = ("tf32", "bf16")
@@ -264,7 +265,7 @@ def measure(edge_index: Tensor, num_nodes: int, precision: str) -> dict[str, Any
                 memory[str(form)] = peak_bytes(step)
             for _ in range(3):
                 step()
-            steps[str(form)] = capture(step) if form.captured else step
+            steps[str(form)] = captured(step) if form.captured else step
     for name, ready in steps.items():  # beside the memory of all that are captured
         with noting(failed, name):
             ready()

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from benchmarks.device import about, by_kind, capture, medians, save_measured, side_by_side
+from benchmarks.device import about, by_kind, medians, save_measured, side_by_side
 from benchmarks.gpu_layers import PRECISIONS, TrainingStep, peak_bytes
 from benchmarks.graphs import heterophilous_graphs
 from benchmarks.results import unfinished
 from bunn import BuNN, Laplacian
 from bunn.baselines import BASELINES
+from bunn.keeping import captured
 
 CHANNELS, BUNDLES, DROPOUT = 512, 256, 0.2
 #: Input features, layers, and layers of phi.
@@ -95,7 +96,7 @@ def forms(name: str, precision: str) -> Iterator[tuple[str, BuNN, Callable[[], N
         step = step_of(model, name, lap, precision)
         for _ in range(3):
             step()
-        yield form, model, step if form == "eager" else capture(step)
+        yield form, model, step if form == "eager" else captured(step)
 
 
 def warm(job: tuple[str, str]) -> None:

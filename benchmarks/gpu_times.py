@@ -20,9 +20,10 @@ from torch import Tensor
 from torch_geometric.utils import grid
 
 from benchmarks import errors
-from benchmarks.device import capture, medians, save_measured
+from benchmarks.device import medians, save_measured
 from benchmarks.graphs import heterophilous_graphs
 from bunn import Laplacian, diffuse
+from bunn.keeping import captured
 
 TIMES = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 CHANNELS, TOLERANCE, SIDE = 64, 1e-4, 300
@@ -55,7 +56,7 @@ def measure(lap: Laplacian) -> dict[str, Any]:
         exact = diffuse(x.double(), lap, time, method="chebyshev", tol=1e-12)
         for label in METHODS:
             found[label][time] = errors.worst_error(calls[label, time](), exact, x, lap)
-    steps = {f"{label} {time:g}": capture(call) for (label, time), call in calls.items()}
+    steps = {f"{label} {time:g}": captured(call) for (label, time), call in calls.items()}
     taken = medians(steps, repeats=7, budget_ms=10.0)
     by_method = {label: {time: taken[f"{label} {time:g}"] for time in TIMES} for label in METHODS}
     return {

@@ -51,8 +51,8 @@ def section(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         taken, name = row["milliseconds"], [row["graph"], row["precision"]]
         rows.append(name + [number(taken.get(form), ".2f") for form in FORMS])
-        over = [_over(row, ("SAGE, eager",)), *(_over(row, _forms(row, of)) for of in RIVALS)]
-        ratios.append(name + [number(ratio, ".2f") for ratio in over])
+        shares = [over(row, ("SAGE, eager",)), *(over(row, forms(row, of)) for of in RIVALS)]
+        ratios.append(name + [number(share, ".2f") for share in shares])
         if row["kinds"]:
             kinds.append(name + [f"{ms:.2f}" for ms in row["kinds"].values()])
         peaks = [row["peak_bytes"].get(form) for form in ("SAGE, eager", "BuNN, eager")]
@@ -84,17 +84,17 @@ def section(result: dict[str, Any]) -> str:
     )
 
 
-def _forms(row: dict[str, Any], model: str, kernel: bool = False) -> list[str]:
+def forms(row: dict[str, Any], model: str, kernel: bool = False) -> list[str]:
     """Those of a model that have a time: PyG's, or those with our kernel in them."""
     names = (form for form in row["milliseconds"] if form.startswith(f"{model}, "))
     return [form for form in names if ("kernel" in form) == kernel]
 
 
-def _over(row: dict[str, Any], forms: Iterable[str]) -> float | None:
+def over(row: dict[str, Any], rivals: Iterable[str]) -> float | None:
     """The time of a captured BuNN over that of the fastest of some forms, if both have one."""
     taken = row["milliseconds"]
     ours = taken.get("BuNN, captured")
-    theirs = min((taken[form] for form in forms if form in taken), default=None)
+    theirs = min((taken[form] for form in rivals if form in taken), default=None)
     return None if ours is None or theirs is None else float(ours / theirs)
 
 
@@ -114,7 +114,7 @@ def _failures(rows: list[dict[str, Any]]) -> str:
 
 def _against_targets(rows: list[dict[str, Any]]) -> str:
     """Where a captured BuNN is as fast as it was to be."""
-    pairs = [(row, ratio) for row in rows if (ratio := _over(row, ("SAGE, eager",))) is not None]
+    pairs = [(row, ratio) for row in rows if (ratio := over(row, ("SAGE, eager",))) is not None]
     met = [ratio for _, ratio in pairs if ratio <= TARGET]
     missed = [(row, ratio) for row, ratio in pairs if ratio > TARGET]
     text = (
@@ -139,7 +139,7 @@ def _against_targets(rows: list[dict[str, Any]]) -> str:
     }
     spans = []
     for words, (model, kernel) in others.items():
-        ratios = [_over(row, _forms(row, model, kernel)) for row in rows]
+        ratios = [over(row, forms(row, model, kernel)) for row in rows]
         there = [ratio for ratio in ratios if ratio is not None]
         spans += [f"{span(there, '.2f')} for {words}"] if there else []
     text += f" Its time over that of the fastest form: {'; '.join(spans)}." if spans else ""

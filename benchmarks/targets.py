@@ -16,10 +16,9 @@ COPY = 0.6
 
 def against_targets(result: dict[str, Any]) -> str:
     """Which rows are as fast as they were to be, and what the others reach."""
-    rows, cache = result["rows"], result["gpu"]["cache_bytes"]
+    rows, larger = result["rows"], beyond_cache(result)
     dense = [row for row in rows if _takes_dense(row)]
     others = [row for row in rows if row not in dense]
-    larger = [row for row in rows if row["nodes"] * row["channels"] * _size(row) > cache]
 
     def times(name: str, some: Rows, target: float) -> str:
         return _reached(some, [row["over_cusparse"][name] for row in some], target, ".1f", rows)
@@ -37,6 +36,12 @@ def against_targets(result: dict[str, Any]) -> str:
         f"{_reached(larger, recurrence, COPY, '.2f', rows)}. Rows of neighbours that do not come "
         "from the cache are in neither count.\n"
     )
+
+
+def beyond_cache(result: dict[str, Any]) -> Rows:
+    """Those whose features are larger than the cache."""
+    cache = result["gpu"]["cache_bytes"]
+    return [row for row in result["rows"] if row["nodes"] * row["channels"] * _size(row) > cache]
 
 
 def _takes_dense(row: dict[str, Any]) -> bool:

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import grid
 
-from benchmarks.device import about, capture, medians
+from benchmarks.device import about, medians
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
 from bunn import Laplacian
+from bunn.keeping import captured
 from bunn.kernels.launching import parts
 from bunn.kernels.walk import Tiling, walk
 
@@ -77,7 +78,7 @@ def several(run: Callable[[], None]) -> Callable[[], None]:
         for _ in range(10):
             run()
 
-    return capture(ten)
+    return captured(ten)
 
 
 def compile_all(job: tuple[torch.dtype, int, Tiling]) -> None:

@@ -1,6 +1,7 @@
 """What changes on a GPU: devices, streams, captures. Skipped where there is none."""
 
 import contextlib
+import copy
 import math
 import warnings
 
@@ -11,7 +12,7 @@ from torch_geometric.utils import to_undirected
 from bunn import BuNN, BuNNConv, FlatBundle, Laplacian, diffuse
 from bunn.bundle import MAPS, num_map_params
 from bunn.diffusion import METHODS, chebyshev_degree
-from bunn.keeping import lasting
+from bunn.keeping import captured, lasting
 from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
 from tests.graphs import ZOO, relative_error, zoo_laplacian
 
@@ -176,14 +177,56 @@ def test_cuda_graph(learn_time):
         with torch.no_grad():
             conv.time.log_time.add_(0.3)  # below the bound, which is twice the start
     graph.replay()
-    captured = {name: p.grad.clone() for name, p in conv.named_parameters()}
+    replayed = {name: p.grad.clone() for name, p in conv.named_parameters()}
     result = y.clone()
     conv.zero_grad(set_to_none=True)
     eager = conv(x, lap)
     eager.square().sum().backward()
     torch.testing.assert_close(result, eager, rtol=1e-4, atol=1e-4)
     for name, parameter in conv.named_parameters():
-        torch.testing.assert_close(captured[name], parameter.grad, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(replayed[name], parameter.grad, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+def test_a_loop_of_ones_own():
+    """A captured step trains as the step itself does, on whatever is written into its tensors."""
+    lap = Laplacian(GRID).to("cuda")
+    torch.manual_seed(0)
+    batches = torch.randn(6, NODES, 8, device="cuda")
+    x, losses = batches[0].clone(), {}
+    model = BuNN(8, 16, 2, 1, num_bundles=4).cuda()
+    start = copy.deepcopy(model.state_dict())
+    for wanted in (False, True):
+        model.load_state_dict(start)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, capturable=True)
+
+        def step(optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(x, lap) - x.mean(1, keepdim=True)).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        x.copy_(batches[0])
+        if wanted:
+            replay = captured(step)
+        else:
+            replay = step
+            for _ in range(3):
+                step()
+        found = []
+        for batch in batches:
+            x.copy_(batch)
+            found.append(replay().clone())
+        losses[wanted] = torch.stack(found)
+    torch.testing.assert_close(losses[True], losses[False], rtol=1e-3, atol=1e-4)
+
+
+def test_a_step_that_runs_elsewhere_is_not_captured():
+    x, lap = torch.randn(NODES, 8), Laplacian(GRID)
+    conv = BuNNConv(8, 8)
+    with pytest.raises(ValueError, match="move the model and its inputs there"):
+        captured(lambda: conv(x, lap))
 
 
 def test_bound_on_learned_times_is_raised():
