@@ -1,7 +1,7 @@
 """What it saves to know between which ends the eigenvalues of a graph lie.
 
-``auto`` for a graph that is asked for often against ``method="chebyshev"``, whose polynomial is for
-every graph: the degrees of both, and the time of one over that of the other, forward, on a CPU; by
+``auto`` where calls will be repeated against ``method="chebyshev"``, whose polynomial is for every
+graph: the degrees of both, and the time of one over that of the other, forward, on a CPU; by
 a degree of 0 the limit is meant. ``seconds_to_find`` is what it takes to find the ends, once.
 Errors are those of :mod:`benchmarks.errors`.
 """
@@ -19,8 +19,7 @@ from benchmarks.graphs import graphs_of_the_table
 from benchmarks.results import save
 from benchmarks.timing import interleaved, medians, seconds
 from bunn import Laplacian, diffuse
-from bunn.diffusion import Options, Time, chebyshev_degree
-from bunn.diffusion.auto import choose
+from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.minimax import minimax
 from bunn.interval import Interval
 from bunn.keeping import lasting
@@ -30,15 +29,14 @@ DTYPES = (torch.float32, torch.bfloat16)
 COLUMNS, REPEATS, WARMUP = 64, 31, 10
 
 
-def degrees(lap: Laplacian, x: torch.Tensor, time: float, ends: Interval) -> tuple[int, int]:
+def degrees(x: torch.Tensor, time: float, ends: Interval) -> tuple[int, int]:
     """That for every graph, and that for these eigenvalues, 0 for the limit; on paper, of all of
     ``tol``."""
-    options = Options(1e-5).for_precision(x.dtype)
-    for_all = chebyshev_degree(time, options.tol)
-    with lasting():
-        if choose(x, lap, Time.of(time, x.shape[1:]), options) == "limit":
-            return for_all, 0
-    found = minimax(time, options.tol, *ends)
+    tol = Options(1e-5).for_precision(x.dtype).tol
+    for_all = chebyshev_degree(time, tol)
+    if ends.rest(time) <= tol:
+        return for_all, 0
+    found = minimax(time, tol, *ends)
     return for_all, for_all if found is None else len(found) - 1
 
 
@@ -54,7 +52,7 @@ def measure(lap: Laplacian, time: float, dtype: torch.dtype, ends: Interval) -> 
 
     taken = medians(interleaved({"known": known, "plain": plain}, REPEATS, WARMUP))
     exact = diffuse(x.double(), lap, time, method="chebyshev", tol=1e-12)
-    for_all, for_these = degrees(lap, x, time, ends)
+    for_all, for_these = degrees(x, time, ends)
     return {
         "degree": {"plain": for_all, "known": for_these},
         "seconds": taken,

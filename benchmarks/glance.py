@@ -85,12 +85,12 @@ def found() -> list[Target]:
             [row["over_cusparse"]["auto"] for row in rows],
         ),
         Target(
-            "heat, features larger than the cache: the least it moves, over what a copy does",
+            "heat, features larger than the cache: share of copy bandwidth, by what has to move",
             *(targets.COPY, False, ".2f"),
             [row["of_copy"] for row in beyond],
         ),
         Target(
-            "the same, by what the recurrence would move",
+            "the same, by what the recurrence would have to move",
             *(targets.COPY, False, ".2f"),
             list(map(targets.of_copy_as_recurrence, beyond)),
         ),

@@ -16,9 +16,10 @@ from benchmarks.device import save_measured
 
 ROOT = Path(__file__).parent.parent
 #: What runs side by side: what takes longest file by file, the rest in one.
+WITHOUT = ("test_compiled.py", "test_switch.py")  # which have no tests for a GPU
 FILES = sorted((ROOT / "tests" / "kernels").glob("test_*.py"))
 ALONE = (
-    *(str(file.relative_to(ROOT)) for file in FILES if file.name != "test_compiled.py"),
+    *(str(file.relative_to(ROOT)) for file in FILES if file.name not in WITHOUT),
     *("tests/nn", "tests/test_cuda.py", "tests/training"),
 )
 REST = ("tests", *(f"--ignore={name}" for name in ("tests/kernels", *ALONE[-3:])))

@@ -75,9 +75,10 @@ What limited it, and what was tried:
   but one more pass over the features. In all 0.79 of what is moved on `like-amazon-ratings`, which
   would make *auto* 2.9 times as fast as cuSPARSE there instead of 2.3. Not built.
 - **Eigenvalues.** A polynomial of degree six is heat at t = 1 on all of [-1, 1]; but for the null
-  space, eigenvalues may lie closer together than that. Since these runs a graph that is asked for
-  often has its ends found out, and *auto* takes the best polynomial for them, or the limit where
-  nothing else is left: see *Between the ends*, below. Predicted for `like-amazon-ratings` in
+  space, eigenvalues may lie closer together than that. Since these runs *auto* estimates the
+  extreme ones of a graph where it is told that calls will be repeated, and takes the best
+  polynomial for what lies between, or the limit where nothing else is left: see *Between the
+  ends*, below. Predicted for `like-amazon-ratings` in
   float32 at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and
   2.0, and a step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured
   on a GPU yet.

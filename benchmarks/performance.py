@@ -57,8 +57,8 @@ there, where neighbours have no factors and tiles are exact.
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
 {factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: from left
 to right errors grow by 10^16 at t = 100. In the order that is searched for they stay at or below
-those of rounding the result, as the table below shows, up to twice that at t = 1000: larger than
-those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found once, at tol 1e-5
+those of rounding the result, as the table below shows, in float32 up to about twice that at t =
+1000: larger than those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found once, at tol 1e-5
 within a tenth of a second. Learned times, of which the host knows no roots, and float64 take the
 recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it reads the
 features instead; and its terms are sqrt(t) times as large, so that keeping them in 16 bits loses

@@ -18,7 +18,8 @@ def against_targets(result: dict[str, Any]) -> str:
     """Which rows are as fast as they were to be, and what the others reach."""
     rows, larger = result["rows"], beyond_cache(result)
     dense = [row for row in rows if _takes_dense(row)]
-    others = [row for row in rows if row not in dense]
+    limit = [row for row in rows if row.get("chosen") == "limit"]
+    others = [row for row in rows if row not in dense and row not in limit]
 
     def times(name: str, some: Rows, target: float) -> str:
         return _reached(some, [row["over_cusparse"][name] for row in some], target, ".1f", rows)
@@ -28,7 +29,9 @@ def against_targets(result: dict[str, Any]) -> str:
         f"Against the targets: the sparse kernel was to be {SPARSE:g} times as fast as the faster "
         f"cuSPARSE, and is {times('sparse', rows, SPARSE)}. *auto* was to be {AUTO:g} times as "
         "fast; where it takes the kernel of the heat, whole or by blocks, it is "
-        f"{times('auto', dense, AUTO)}; elsewhere, where gathering is the limit, it is "
+        f"{times('auto', dense, AUTO)}; "
+        + (f"where it takes the limit, it is {times('auto', limit, AUTO)}; " if limit else "")
+        + "elsewhere, where gathering bounds it, it is "
         f"{times('auto', others, AUTO)}. Where features are larger than the cache, {COPY:g} of "
         "what a copy moves was to be moved, and is "
         f"{_reached(larger, [row['of_copy'] for row in larger], COPY, '.2f', rows)}; by the count "
@@ -69,10 +72,10 @@ def _reached(some: Rows, values: list[float], target: float, form: str, rows: Ro
     """In how many of some rows values reach a target, in which not, and what they are there."""
     met = [value for value in values if value >= target]
     missed = [row for row, value in zip(some, values, strict=True) if value < target]
-    words = f"so in {len(met)} of {len(some)} rows" + (f", {span(met, form)}" if met else "")
+    words = f"so in {len(met)} of {len(some)} rows" + (f" ({span(met, form)})" if met else "")
     if missed:
         rest = span((value for value in values if value < target), form)
-        words += f", and {rest} on {_named(missed, rows)}"
+        words += f", and not on {_named(missed, rows)} ({rest})"
     return words
 
 

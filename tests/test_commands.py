@@ -403,6 +403,8 @@ def test_report_writes_tables_and_one_page(warm, tmp_path):
 
     message = explained(warm.run("report", "syntetic", cwd=tmp_path), 2)
     assert "no results of 'syntetic'; did you mean 'synthetic'?" in message
+    message = explained(warm.run("report", "results/synthetic", cwd=tmp_path), 2)
+    assert "use --results results/synthetic" in message
     message = explained(warm.run("report", "--output", "results/synthetic", cwd=tmp_path), 1)
     assert "results/synthetic cannot be written" in message
     assert "--output" in message

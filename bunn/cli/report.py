@@ -37,6 +37,11 @@ def report(
                 "name their folder with --results"
             )
         for name in experiments or []:
+            if name not in known and Path(name).is_dir():
+                raise ConfigError(
+                    f"{name!r} is a folder, not an experiment; use --results {name} for what is in "
+                    "it"
+                )
             if name not in known:
                 raise ConfigError(f"there are no results of {name!r}; {nearest(name, known)}")
         chosen = experiments or known

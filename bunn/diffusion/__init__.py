@@ -8,12 +8,11 @@ offers it and the contract suite in ``tests/contracts`` tests it.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from bunn.diffusion.auto import choose, find_ends, saturate
+from bunn.diffusion.auto import decide, saturate
 from bunn.diffusion.chebyshev import chebyshev_degree
 from bunn.diffusion.dense import dense as _dense
 from bunn.diffusion.limit import component_mean
@@ -125,11 +124,9 @@ def solve(x: Tensor, lap: Laplacian, time: Time, method: str, options: Options) 
             return component_mean(x, lap)
         if method == "auto":
             time = saturate(time, lap, options.tol)
-            method = "limit" if time.lower == math.inf else choose(x, lap, time, options)
-            if method == "limit":  # which is exact then, and needs no proof
+            method, options = decide(x, lap, time, options)
+            if method == "limit":
                 return component_mean(x, lap)
-            if method == "chebyshev":
-                options = replace(options, interval=find_ends(lap, time, options))
         y = METHODS[method](x, lap, time, options)
         if time.infinite is None:
             return y

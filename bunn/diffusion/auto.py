@@ -18,9 +18,10 @@ where there are several components ``move * n`` for laying features side by side
 Forming a kernel takes the Chebyshev recurrence on as many columns as the largest component has
 nodes; it is charged to ``reuse`` calls. What a :class:`Machine` is good at was measured. Whether
 ``limit`` is exact is found out by heating a few random vectors, once per graph, when the time is so
-large that it is worth knowing. Of a graph that is asked for again and again, and left to
-``chebyshev``, it is found out between which ends its eigenvalues lie: fewer products serve those,
-or none where all other heat has gone.
+large that it is worth knowing.
+
+Where somebody says that calls will be repeated, and ``chebyshev`` is left, it is found out between
+which ends the eigenvalues lie: fewer products serve those, or none where all other heat has gone.
 """
 
 from __future__ import annotations
@@ -108,6 +109,22 @@ RELAXING_DEGREE, RELAXING_TIME = 200, 1e7
 RELAXING_STEP = 100.0
 
 
+def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str, Options]:
+    """The name of the method to use for ``x: (n, c)``, and what it may know of the spectrum;
+    ``"limit"`` only where that is exact."""
+    if time.lower == math.inf:
+        return "limit", options
+    method = choose(x, lap, time, options)
+    if method != "chebyshev" or torch.compiler.is_compiling():
+        return method, options
+    if isinstance(time.value, Tensor) or not time.constant:
+        return method, options
+    interval = find_ends(lap, time.value, options.tol)
+    if interval is not None and interval.rest(time.value) <= options.tol:
+        return "limit", options
+    return method, replace(options, interval=interval)
+
+
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     """The name of the method to use for ``x: (n, c)``, at times before the limit is exact."""
     known = lap.eigenpairs.known
@@ -122,24 +139,18 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     # A batch is drawn for one step: a kernel for its graphs would not be used again.
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
-    cheapest = min(costs, key=lambda name: costs[name])
-    interval = find_ends(lap, time, options) if cheapest == "chebyshev" else None
-    if interval is not None and time.upper * (1 - interval.high) >= math.log(1 / options.tol):
-        return "limit"
-    return cheapest
+    return min(costs, key=lambda name: costs[name])
 
 
-def find_ends(lap: Laplacian, time: Time, options: Options) -> Interval | None:
-    """Where the eigenvalues lie of a graph that is asked for again and again, for heat at one fixed
-    time; cached."""
-    if torch.compiler.is_compiling() or isinstance(time.value, Tensor) or not time.constant:
-        return None
+def find_ends(lap: Laplacian, time: float, tol: float) -> Interval | None:
+    """Where the eigenvalues of a graph lie, if it was ever said that its heat will be asked for
+    again and again; cached."""
     # A batch is drawn for one step; and float64 is for digits that are not looked for here.
-    if lap.dtype == torch.float64 or lap.origin is not None or not _asked_often(lap):
+    if lap.dtype == torch.float64 or lap.origin is not None or _watched():
         return None
     if lap.eigenpairs.interval is None:
-        degree = chebyshev_degree(time.value, options.tol)
-        if capturing(lap) or degree < LOWEST_DEGREE:
+        few = chebyshev_degree(time, tol) < LOWEST_DEGREE
+        if few or not lasts() or capturing(lap):
             return None
     return lap.eigenpairs.between(lap)
 
@@ -234,19 +245,15 @@ def _on_a_gpu(lap: Laplacian) -> bool:
 
 def _known_well(lap: Laplacian) -> bool:
     """Whether a graph is asked for so often that a kernel pays; on a CPU it soon does."""
-    return not _on_a_gpu(lap) or _asked_often(lap)
-
-
-def _asked_often(lap: Laplacian) -> bool:
-    """Whether it is known that a graph is asked for again and again.
-
-    Not where somebody watches what is saved for a backward pass, as checkpoints do: what is
-    computed again then has to be what was computed before, and not by another method.
-    """
-    if lasts():
+    if not _on_a_gpu(lap):
         return True
-    watched = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    return lap.patchwork.calls > PATIENCE and not watched
+    return (lasts() or lap.patchwork.calls > PATIENCE) and not _watched()
+
+
+def _watched() -> bool:
+    """Whether somebody watches what is saved for a backward pass, as checkpoints do: what is
+    computed again then has to be what was computed before, and not by another method."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _entries(lap: Laplacian, form: Form) -> float:

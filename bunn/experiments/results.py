@@ -215,7 +215,8 @@ def read_results(folder: str | Path) -> list[Result]:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"results={folder}; no such folder; run bunn reproduce first, or give another"
+            f"results={folder}; no such folder; run bunn reproduce first, or give another: "
+            "--results runs for those of bunn train"
         )
     results: list[Result] = []
     patterns = ("*/*.json", "*/ablations/*.json", "result.json")

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial.chebyshev import chebder, chebval
+from torch.utils.checkpoint import checkpoint
 
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, Time, chebyshev_degree, solve
@@ -44,9 +45,9 @@ def test_it_is_heat_to_tol_at_one_and_between_the_ends(time, tol, low, width):
     assert len(found) - 1 < chebyshev_degree(time, tol)
     inside = np.append(between(low, high), 1.0)
     error = np.abs(chebval(inside, found) - np.exp(-time * (1 - inside))).max()
-    assert error <= tol * (1 + 1e-3)
-    # What holds on a grid holds between its points, but for the curvature.
-    assert np.abs(chebval(between(-1, 1), found)).max() <= 1.02
+    assert error <= tol
+    assert min(found) >= 0
+    assert np.abs(chebval(between(-1, 1), found)).max() <= 1 + tol
     assert chebval(1.0, chebder(found)) <= time * (1 + 1e-6) + 1e-6
 
 
@@ -101,23 +102,47 @@ def test_heat_by_it_on_any_graph(graph, normalization, time, tol):
     assert relative_error(y, exact, x, lap) <= tol
 
 
-def test_auto_takes_it_for_a_graph_that_is_asked_for_often():
-    lap, fresh = mixing(), mixing()
+def test_auto_takes_it_where_calls_will_be_repeated():
+    lap = mixing()
     x = torch.randn(lap.num_nodes, 4)
     x[:, 0] = 1
     for time in (1.0, 5.0):
         plain = diffuse(x, lap, time, method="chebyshev")
         exact = diffuse(x.double(), lap, time, tol=1e-12)
-        for _ in range(PATIENCE - lap.patchwork.calls):
-            assert diffuse(x, lap, time).equal(plain)
-        often = diffuse(x, lap, time)
+        if time == 1.0:  # however often it is asked
+            assert all(diffuse(x, lap, time).equal(plain) for _ in range(2 * PATIENCE))
+        with lasting():
+            often = diffuse(x, lap, time)
         assert not often.equal(plain)
         assert relative_error(often, exact, x, lap) <= 1e-5
-        with lasting():  # known beforehand
-            assert diffuse(x, fresh, time).equal(often)
-        # Not where what is computed may have to be computed again.
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-            assert diffuse(x, lap, time).equal(plain)
+        assert diffuse(x, lap, time).equal(often)  # what was said stays true
+
+
+def loss_of(x: torch.Tensor, lap: Laplacian, time: float) -> torch.Tensor:
+    return diffuse(x * x, lap, time).square().sum()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("time", [3.0, 60.0])
+def test_what_is_computed_again_is_what_was_computed(time, reentrant):
+    """By checkpoints, forward within the context and backward outside of it, or both within."""
+    x = torch.randn(6000, 4, requires_grad=True)
+    grads = []
+    for inside in (False, True):
+        lap = mixing()
+        with lasting():
+            loss = checkpoint(loss_of, x, lap, time, use_reentrant=reentrant)
+            if inside:
+                grads += torch.autograd.grad(loss, x) if not reentrant else [_backward(loss, x)]
+        if not inside:
+            grads += torch.autograd.grad(loss, x) if not reentrant else [_backward(loss, x)]
+    torch.testing.assert_close(*grads, rtol=0, atol=0)
+
+
+def _backward(loss: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    x.grad = None
+    loss.backward()
+    return x.grad
 
 
 def test_auto_takes_the_limit_once_all_other_heat_has_gone():
@@ -170,4 +195,12 @@ def test_an_interval_that_is_wrong_does_little_harm():
     x = torch.randn(n, 4)
     options = Options(1e-5, interval=Interval(-0.3, 0.3))
     y = solve(x, lap, Time.of(3.0, x.shape[1:]), "chebyshev", options)
-    assert float(y.norm()) <= 1.02 * float(x.norm())
+    assert float(y.norm()) <= (1 + 1e-4) * float(x.norm())
+
+
+def test_any_error_is_allowed():
+    lap = mixing()
+    x = torch.randn(lap.num_nodes, 2)
+    with lasting():
+        diffuse(x, lap, 1.0)
+        assert diffuse(x, lap, 1.0, tol=math.inf).isfinite().all()
