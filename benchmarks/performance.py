@@ -58,14 +58,14 @@ Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`
 {factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: from left
 to right errors grow by 10^16 at t = 100. In the order that is searched for they stay at or below
 those of rounding the result, as the table below shows, in float32 up to about twice that at t =
-1000: larger than those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found once, at tol 1e-5
-within a tenth of a second. Learned times, of which the host knows no roots, and float64 take the
-recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it reads the
-features instead; and its terms are sqrt(t) times as large, so that keeping them in 16 bits loses
-digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond in
-float32. Features in float64, and times so large that float32 does not suffice, go through the same
-kernels in float64, terms and all: where features hardly change, terms that are rounded to float32
-are all rounded the same way, and on two stars that a weak edge joins that adds up like t.
+1000: larger than those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found
+once, at tol 1e-5 within a tenth of a second. Learned times, of which the host knows no roots, and
+float64 take the recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it
+reads the features instead; and its terms are sqrt(t) times as large, so that keeping them in 16
+bits loses digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features,
+beyond in float32. Features in float64, and times so large that float32 does not suffice, go through
+the same kernels in float64, terms and all: where features hardly change, terms that are rounded to
+float32 are all rounded the same way, and on two stars that a weak edge joins that adds up like t.
 
 For the same reason long rows of float32 are added up in float64, a few neighbours at a time: on a
 star of m leaves with equal features, a sum in float32 would be off by m / 4 roundings. Short rows

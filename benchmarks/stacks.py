@@ -38,10 +38,10 @@ is cut into sums where blocks reach more than 1,024 nodes, which those of the ot
 not, or heat is sparse there: on tolokers 10.8 ms instead of 12.8 (`gpu_desync.json`); and in bf16
 the type of angles, 1.21 ms on minesweeper instead of 1.24.
 
-Still slow: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on any of these graphs,
-which is the time of the host: hundreds of launches, on a host that is slow with them, as the 5 to 7
-ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked; in a loop of
-your own, [`captured`](layer.md#a-loop-of-your-own-on-a-gpu) does.
+Still slow: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on
+any of these graphs, which is the time of the host: hundreds of launches, on a host that is slow
+with them, as the 5 to 7 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked;
+in a loop of your own, [`captured`](layer.md#a-loop-of-your-own-on-a-gpu) does.
 """
 
 
