@@ -67,11 +67,17 @@ LOCAL: dict[str, Callable[[GPSOptions], GraphModule]] = {
     "gine": lambda own: GINELayer(
         GINEOptions(own.hidden_channels, dropout=own.dropout, act=own.act),
     ),
-    # With its non-linearity, but not with the norm and residual connection of its nodes, which are
-    # those of the block; edges have none but their own.
+    # With its norm and non-linearity, but not with the dropout and residual connection of its
+    # nodes, which are those of the block; edges have their own.
     "gatedgcn": lambda own: Block(
         GatedGCNLayer(own),
-        FrameOptions(own.hidden_channels, act=own.act, norm=None, residual=False),
+        FrameOptions(
+            own.hidden_channels,
+            act=own.act,
+            norm=None if own.norm_first else own.norm,
+            norm_first=False,
+            residual=False,
+        ),
     ),
 }
 
@@ -104,8 +110,9 @@ class GPSBlock(GraphModule):
 
     Features of edges are the message passing's, :math:`(m, e') = \operatorname{MPNN}(x, e)`: GINE
     leaves them as they are, GatedGCN adds to them after a norm of their own. For the nodes of a
-    GatedGCN, :math:`m` is the gated sum and its non-linearity: the norm and the residual connection
-    above take the place of its own, so that nodes have each of them once.
+    GatedGCN, :math:`m` is the gated sum after a norm and the non-linearity, as in the authors'
+    code, so that nodes are normalised before and after its residual connection; with ``norm_first``
+    it has no norm of its own.
     """
 
     activated = True

@@ -49,8 +49,11 @@ def reproduce(
         typer.Option(help="Heterophilous: such as 0-4; more may follow later.", show_default="all"),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(help="How many; not heterophilous.", min=1, show_default="as in the table"),
+        str | None,
+        typer.Option(
+            help="How many, or which, such as 2-3 or 1,3; not heterophilous.",
+            show_default="as in the table",
+        ),
     ] = None,
     depths: Annotated[
         str | None, typer.Option(help="Neighborsmatch: such as 2-5.", show_default="2-5")
@@ -83,6 +86,14 @@ def reproduce(
         Path | None,
         typer.Option(help="Where result files go.", show_default="results, or RUNS/quick"),
     ] = None,
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing",
+            help="Only runs that the result file does not have, whichever machine measured them; "
+            "heterophilous, lrgb and ablations.",
+        ),
+    ] = False,
     data_root: DataRoot = None,
 ) -> None:
     """Measure a table or figure of the paper; interrupted, the same command goes on."""
@@ -112,13 +123,14 @@ def reproduce(
             models=parse_names(models, "--models"),
             datasets=parse_names(datasets, "--datasets"),
             splits=tuple(parse_range(splits, "--splits", 10)) if splits is not None else None,
-            seeds=seeds,
+            seeds=parse_seeds(seeds),
             depths=tuple(parse_range(depths, "--depths")) if depths else None,
             epochs=epochs,
             presets=parse_names(preset, "--preset"),
             device=device,
             compile=compile,
             data_root=data_root,
+            missing=missing,
             runs=runs / name,
             results=(results or (runs / "quick" if quick else Path("results")))
             / EXPERIMENTS[name].folder,
@@ -142,6 +154,18 @@ def reproduce(
             written["picture"] = picture
         for what, path in written.items():
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def parse_seeds(text: str | None) -> tuple[int, ...] | None:
+    """``"2"`` as the first two, ``"2-2"`` or ``"0,2"`` as these; :obj:`None` for nothing asked."""
+    if text is None:
+        return None
+    seeds = tuple(parse_range(text, "--seeds"))
+    if not text.strip().isdecimal():
+        return seeds
+    if seeds[0] < 1:
+        raise typer.BadParameter(f"--seeds {text}: at least one; for seed 0 alone write 0-0")
+    return tuple(range(seeds[0]))
 
 
 def parse_names(text: str | None, option: str) -> tuple[str, ...] | None:

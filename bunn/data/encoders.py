@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
-from torch_geometric.nn.inits import reset
 
 from bunn.calling import plain
 
@@ -39,9 +38,11 @@ class CategoricalEncoder(nn.Module):
         self.embeddings = nn.ModuleList(nn.Embedding(size, out_channels) for size in sizes)
         bounds = torch.tensor([0, *sizes]).cumsum(0)
         self.register_buffer("bounds", bounds, persistent=False)
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        reset(self.embeddings)
+        for table in self.embeddings.parameters():  # as those of ogb
+            nn.init.xavier_uniform_(table)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 2 or x.size(1) != len(self.embeddings) or x.is_floating_point():

@@ -6,6 +6,7 @@ means little at the tuned time of 3, so it is compared with exact heat at the re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bunn.experiments.heterophilous import preset
@@ -56,15 +57,16 @@ def jobs(request: Request) -> list[Job]:
     for name in request.presets or ():
         if name not in ABLATIONS:
             raise ConfigError(f"--preset {name} is unknown; {nearest(name, ABLATIONS)}")
-    count = request.seeds or SEEDS
+    seeds = request.seeds_or(SEEDS)
     return [
-        Job(name, row, (name, count, request), runs=count) for name in request.presets or ABLATIONS
+        Job(name, row, (name, seeds, request), runs=len(seeds))
+        for name in request.presets or ABLATIONS
     ]
 
 
-def row(watcher: Watcher, name: str, count: int, request: Request) -> Path:
+def row(watcher: Watcher, name: str, seeds: Sequence[int], request: Request) -> Path:
     """Measures one row of the table and writes its result file, after every run."""
-    runs = [(SPLIT, seed) for seed in range(count)]
+    runs = [(SPLIT, seed) for seed in seeds]
     for result in measured(watcher, config(name), runs, EXPERIMENT, name, request):
         path = result.write(request.results)
     return path

@@ -20,6 +20,7 @@ published, and Exphormer after GPS.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -297,13 +298,13 @@ def jobs(request: Request) -> list[Job]:
     ]
     for key in cells:
         check_budget(preset(*key))
-    count = request.seeds or SEEDS
+    seeds = request.seeds_or(SEEDS)
     return [
         Job(
             f"{dataset} {model}" + (f", {name}" if name != "paper" else ""),
             cell,
-            (dataset, model, name, count, request),
-            runs=count,
+            (dataset, model, name, seeds, request),
+            runs=len(seeds),
         )
         for dataset, model, name in cells
     ]
@@ -315,10 +316,10 @@ def datasets_of(request: Request) -> tuple[str, ...]:
 
 
 def cell(
-    watcher: Watcher, dataset: str, model: str, name: str, count: int, request: Request
+    watcher: Watcher, dataset: str, model: str, name: str, seeds: Sequence[int], request: Request
 ) -> Path:
     """Measures one cell of the table and writes its result file, after every seed."""
-    runs = [(0, seed) for seed in range(count)]
+    runs = [(0, seed) for seed in seeds]
     for result in measured(watcher, preset(dataset, model, name), runs, EXPERIMENT, name, request):
         path = result.write(request.results)
     return path

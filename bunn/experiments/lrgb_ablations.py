@@ -5,6 +5,7 @@ The released configuration with one thing changed, four seeds, as everywhere in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,15 +68,16 @@ def jobs(request: Request) -> list[Job]:
         for table, models in TABLES.items()
         for model in models
     ]
-    count = request.seeds or SEEDS
+    seeds = request.seeds_or(SEEDS)
     return [
-        Job(f"{row.dataset} {row.model}", cell, (row, count, request), runs=count) for row in rows
+        Job(f"{row.dataset} {row.model}", cell, (row, seeds, request), runs=len(seeds))
+        for row in rows
     ]
 
 
-def cell(watcher: Watcher, row: Row, count: int, request: Request) -> Path:
+def cell(watcher: Watcher, row: Row, seeds: Sequence[int], request: Request) -> Path:
     """Measures one cell and writes its result file, after every seed."""
-    runs, config = [(0, seed) for seed in range(count)], row.config()
+    runs, config = [(0, seed) for seed in seeds], row.config()
     # What is not changed is trained once, and not again if ``bunn reproduce lrgb`` has done so.
     same = config == preset(row.dataset, "bunn", BASE)
     place = request.runs.parent / "lrgb" if same else request.runs / row.table

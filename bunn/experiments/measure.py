@@ -24,6 +24,8 @@ from bunn.training.watch import Progressed, Watcher
 
 #: Points of a training curve that are worth keeping.
 CURVE_POINTS = 60
+#: What ``extra`` has of every run; results of earlier versions have the first two.
+OF_EVERY_RUN = ("epochs_run", "best_epoch", "last_val", "last_test")
 
 
 def measure(
@@ -102,6 +104,8 @@ def measure(
         extra={
             "epochs_run": [outcome.epochs for outcome in outcomes],
             "best_epoch": [outcome.best.epoch for outcome in outcomes],
+            "last_val": [outcome.evaluations[-1].metrics["val"] for outcome in outcomes],
+            "last_test": [outcome.evaluations[-1].metrics[part] for outcome in outcomes],
             **({} if look is None else look(finished)),
         },
         **facts,
@@ -160,8 +164,10 @@ def combined(results: Sequence[Result]) -> Result:
     }
     extra = {
         name: [value for result in results for value in result.extra[name]]
-        for name in ("epochs_run", "best_epoch")
+        for name in OF_EVERY_RUN
+        if all(name in result.extra for result in results)
     }
+    others = {name: value for name, value in first.extra.items() if name not in OF_EVERY_RUN}
     return replace(
         first,
         **together,
@@ -174,7 +180,7 @@ def combined(results: Sequence[Result]) -> Result:
             for name in first.versions
         },
         options=options[0],
-        extra={**first.extra, **extra, "seconds": [result.seconds for result in results]},
+        extra={**others, **extra, "seconds": [result.seconds for result in results]},
     )
 
 
@@ -195,7 +201,11 @@ def apart(result: Result) -> list[Result]:
             curves=result.curves if index == 0 else {},
             extra={
                 **result.extra,
-                **{name: [result.extra[name][index]] for name in ("epochs_run", "best_epoch")},
+                **{
+                    name: [result.extra[name][index]]
+                    for name in OF_EVERY_RUN
+                    if name in result.extra
+                },
             },
         )
         for index in range(len(result.test))

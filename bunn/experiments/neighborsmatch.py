@@ -121,7 +121,7 @@ def point(watcher: Watcher, depth: int, model: str, name: str, request: Request)
     dataset = f"tree-neighborsmatch-r{depth}"
     result = measure(
         preset(depth, model, name, request.epochs),
-        [(seed, seed) for seed in range(request.seeds or 1)],
+        [(seed, seed) for seed in request.seeds_or(1)],
         experiment=EXPERIMENT,
         preset=name,
         command=request.command,

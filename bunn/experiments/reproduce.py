@@ -86,7 +86,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "heterophilous": Experiment(
         heterophilous.jobs,
         heterophilous.MODELS,
-        _TRAINED | {"--datasets", "--splits", "--data-root"},
+        _TRAINED | {"--datasets", "--splits", "--data-root", "--missing"},
     ),
     "runtime": Experiment(
         runtime.jobs,
@@ -97,11 +97,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     "heterophilous-ablations": Experiment(
         ablations.jobs,
         ("bunn",),
-        _TRAINED | {"--seeds", "--data-root"},
+        _TRAINED | {"--seeds", "--data-root", "--missing"},
         tables=(ablations.EXPERIMENT,),
         folder="heterophilous",
     ),
-    "lrgb": Experiment(lrgb.jobs, lrgb.MODELS, _TRAINED | {"--datasets", "--seeds", "--data-root"}),
+    "lrgb": Experiment(
+        lrgb.jobs,
+        lrgb.MODELS,
+        _TRAINED | {"--datasets", "--seeds", "--data-root", "--missing"},
+    ),
     "lrgb-runtime": Experiment(
         lrgb_runtime.jobs,
         lrgb_runtime.MODELS,
@@ -110,7 +114,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ablations": Experiment(
         lrgb_ablations.jobs,
         ("bunn",),
-        _TRAINED - {"--preset"} | {"--datasets", "--seeds", "--data-root"},
+        _TRAINED - {"--preset"} | {"--datasets", "--seeds", "--data-root", "--missing"},
         tables=tuple(lrgb_ablations.TABLES),
     ),
 }

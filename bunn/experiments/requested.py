@@ -12,7 +12,7 @@ from bunn.experiments.request import Request
 from bunn.experiments.results import Result
 from bunn.training import Config, ConfigError
 from bunn.training.options import nearest
-from bunn.training.watch import Watcher
+from bunn.training.watch import Progressed, Watcher
 
 
 def datasets_asked(request: Request, known: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
@@ -61,7 +61,8 @@ def measured(
     ``recorded``, unless another has the same runs.
 
     With other epochs a preset is another one, and is called so. Runs of the same configuration that
-    the result file has already, from another machine say, stay in it until they are done again.
+    the result file has already, from another machine say, stay in it until they are done again;
+    where only what is missing was asked for, they are not.
     """
     if request.epochs not in (None, config.training.epochs):
         warmup = min(config.schedule.warmup, request.epochs)
@@ -76,7 +77,17 @@ def measured(
     folder = request.runs / f"{config.dataset}-{recorded or called}-{name}"
     there = {f"split{split}-seed{seed}" for split, seed in runs}
     there |= {place.parent.name for place in folder.glob("*/result.json")}
-    before = _measured_before(request.results / experiment / f"{stem}.json", config, there)
+    file = request.results / experiment / f"{stem}.json"
+    before = _measured_before(file, config, there)
+    if request.missing:
+        for split, seed in before:
+            if (split, seed) in runs:
+                epochs = config.training.epochs
+                watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
+        runs = [run for run in runs if run not in before]
+        if not runs:
+            yield Result.read(file)
+            return
     for result in measure_split_by_split(
         config,
         runs,

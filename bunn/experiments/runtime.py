@@ -8,6 +8,7 @@ before, so that kernels are compiled and caches filled; nothing is saved on the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,22 +46,24 @@ def config(dataset: str, model: str) -> Config:
 
 def jobs(request: Request) -> list[Job]:
     """One job for every cell of the table that can be filled here."""
-    count, datasets = request.seeds or RUNS, datasets_of(request)
+    seeds, datasets = request.seeds_or(RUNS), datasets_of(request)
     if small := sorted(set(datasets) - set(FIVE)):
         raise ConfigError(f"--datasets: times are taken on {', '.join(FIVE)}, not on {small[0]}")
     return [
-        Job(f"{dataset} {model}", cell, (dataset, model, count, request), runs=count)
+        Job(f"{dataset} {model}", cell, (dataset, model, seeds, request), runs=len(seeds))
         for dataset in datasets
         for model in request.models or MODELS
     ]
 
 
-def cell(watcher: Watcher, dataset: str, model: str, count: int, request: Request) -> Path:
+def cell(
+    watcher: Watcher, dataset: str, model: str, seeds: Sequence[int], request: Request
+) -> Path:
     """Measures one cell of the table and writes its result file."""
     training, device = config(dataset, model), Device(request.device, "32").device.type
     short = replace(training, training=replace(training.training, epochs=WARMUP))
     train(short, device=request.device, data_root=request.data_root, compile=request.compile)
-    runs, name = [(0, seed) for seed in range(count)], "compiled" if request.compile else "paper"
+    runs, name = [(0, seed) for seed in seeds], "compiled" if request.compile else "paper"
     # Times of one device are not averaged with those of another.
     apart = replace(request, runs=request.runs / device)
     *_, result = measured(watcher, training, runs, EXPERIMENT, name, apart)

@@ -14,6 +14,7 @@ cluster apart, and the task away.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def jobs(request: Request) -> list[Job]:
     """One job for every cell of the table, the long ones first."""
     longest_first = [*reversed(MODELS), *CONSTANTS]
     models = request.models or (QUICK_MODELS if request.quick else tuple(longest_first))
-    seeds = request.seeds or (1 if request.quick else SEEDS)
+    seeds = request.seeds_or(1 if request.quick else SEEDS)
     return [
         Job(f"{dataset} {model}", cell, (dataset, model, seeds, request))
         for model in longest_first
@@ -111,7 +112,9 @@ def jobs(request: Request) -> list[Job]:
     ]
 
 
-def cell(watcher: Watcher, dataset: str, model: str, seeds: int, request: Request) -> Path:
+def cell(
+    watcher: Watcher, dataset: str, model: str, seeds: Sequence[int], request: Request
+) -> Path:
     """Measures one cell of the table and writes its result file."""
     quick, command = request.quick, request.command
     name = "quick" if quick else "paper"
@@ -119,7 +122,7 @@ def cell(watcher: Watcher, dataset: str, model: str, seeds: int, request: Reques
         return _constant(watcher, dataset, model, name, seeds, command).write(request.results)
     result = measure(
         preset(dataset, model, QUICK_EPOCHS if quick else EPOCHS),
-        [(seed, seed) for seed in range(seeds)],
+        [(seed, seed) for seed in seeds],
         experiment=EXPERIMENT,
         preset=name,
         command=command,
@@ -133,11 +136,11 @@ def cell(watcher: Watcher, dataset: str, model: str, seeds: int, request: Reques
 
 
 def _constant(
-    watcher: Watcher, dataset: str, model: str, preset: str, seeds: int, command: str
+    watcher: Watcher, dataset: str, model: str, preset: str, seeds: Sequence[int], command: str
 ) -> Result:
     """A predictor that has nothing to learn, on the same test graphs."""
     started, data = time.monotonic(), load_dataset(dataset)
-    errors = [constant_baselines(data.split(seed))[model] for seed in range(seeds)]
+    errors = [constant_baselines(data.split(seed))[model] for seed in seeds]
     watcher(Progressed(model, 1, 1, finished=True))
     return Result(
         experiment=EXPERIMENT,
@@ -145,8 +148,8 @@ def _constant(
         model=model,
         preset=preset,
         metric="mse",
-        seeds=list(range(seeds)),
-        splits=list(range(seeds)),
+        seeds=list(seeds),
+        splits=list(seeds),
         test=errors,
         val=[],
         epochs=0,

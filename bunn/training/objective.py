@@ -160,8 +160,15 @@ class Objective:
         if self.task.kind == "regression":
             return output.contiguous(), target.to(output.dtype).contiguous()
         labels = target.nan_to_num(UNKNOWN).long()
-        if self.task.kind == "multilabel":
-            return output.sigmoid(), labels
-        if self.task.metric == "macro-f1":
+        if self.task.metric == "macro-f1" and self.task.kind == "binary":
             return (output > 0).long().flatten(), labels.flatten()
-        return output.sigmoid().flatten(), labels.flatten()
+        # In float32 all beyond 17 would be one, and ranks be lost.
+        chance = output.double().sigmoid()
+        return (
+            (chance, labels)
+            if self.task.kind == "multilabel"
+            else (
+                chance.flatten(),
+                labels.flatten(),
+            )
+        )

@@ -67,7 +67,7 @@ def naive(model, data, batch, edge_attr):
         heard = attended(layer.attention, torch.cat((x, virtual)), pairs, features)
         if options.local == "gatedgcn":
             local, scores = gated(layer.local.layer, x, data.edge_index, edge_attr)
-            local, edges = local.relu(), layer.local.layer.edges
+            local, edges = layer.local.norm(local).relu(), layer.local.layer.edges
             edge_attr = edge_attr + edges.norm(scores).relu()
         else:
             conv = layer.local.conv

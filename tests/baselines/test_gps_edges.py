@@ -37,11 +37,11 @@ def test_gps_with_gine_is_its_formula(residual):
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_gps_with_gatedgcn_is_its_formula(residual):
-    """Nodes are normalised once, and edges as by a GatedGCN."""
+    """Nodes and edges leave as those of a GatedGCN, and nodes are normalised once more."""
     block, edges, x, f = case(local="gatedgcn", residual=residual)
     layer = block.local.layer
     heard, scores = gated(layer, x, GRAPH.edge_index, f)
-    y = block.norm_local(residual * x + torch.tanh(heard))
+    y = block.norm_local(residual * x + torch.tanh(block.local.norm(heard)))
     y = y + block.norm_global(residual * x + block.attention(x))
     y = block.norm_mlp(residual * y + block.mlp(y))
     found, g = block(x, edges, None, None, f)

@@ -65,3 +65,11 @@ def test_on_a_gpu():
 
 def test_nothing_more_is_saved():
     assert list(BondEncoder(4).state_dict()) == [f"embeddings.{i}.weight" for i in range(3)]
+
+
+def test_embeddings_start_as_those_of_ogb():
+    """Glorot and Bengio: uniform, up to the root of six over what goes in and out."""
+    encoder = AtomEncoder(256)
+    for table, size in zip(encoder.embeddings, ATOM_FEATURES, strict=True):
+        bound = (6 / (size + 256)) ** 0.5
+        assert 0.9 * bound < float(table.weight.detach().abs().max()) <= bound

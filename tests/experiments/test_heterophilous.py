@@ -165,12 +165,12 @@ def test_no_run_of_a_result_is_lost(little):
 
 def test_times_of_another_machine_are_not_mixed_in(little):
     options = {"experiment": "runtime", "datasets": ("tolokers",), "models": ("sage",), "epochs": 2}
-    reproduce(little, seeds=2, **options)
-    (same,) = reproduce(little, seeds=1, **options)
+    reproduce(little, seeds=(0, 1), **options)
+    (same,) = reproduce(little, seeds=(0,), **options)
     assert same.seeds == [0, 1]
     (little / "runs").rename(little / "elsewhere")
     with pytest.raises(ConfigError, match=r"json has split0-seed1, which was timed before"):
-        reproduce(little, seeds=1, **options)
+        reproduce(little, seeds=(0,), **options)
 
 
 def test_only_equal_results_are_combined(little):
@@ -190,7 +190,9 @@ def test_smaller_relatives(little):
 
 
 def test_times_are_of_whole_trainings(little):
-    results = reproduce(little, experiment="runtime", epochs=3, seeds=2, datasets=("minesweeper",))
+    results = reproduce(
+        little, experiment="runtime", epochs=3, seeds=(0, 1), datasets=("minesweeper",)
+    )
     assert {result.model for result in results} == set(runtime.MODELS)
     for result in results:
         assert result.metric == "seconds"
@@ -209,7 +211,7 @@ def test_ablations_change_something():
 
 def test_ablations(little):
     chosen = ("trivial-bundle", "time-learned")
-    options = {"presets": chosen, "seeds": 2, "epochs": 2}
+    options = {"presets": chosen, "seeds": (0, 1), "epochs": 2}
     results = reproduce(little, experiment="heterophilous-ablations", **options)
     assert [result.seeds for result in results] == [[0, 1], [0, 1]]
     (table,) = tables_for(results, "ablations")

@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 import weakref
@@ -86,11 +87,11 @@ def test_data_is_loaded_once_for_all_seeds_and_given_back(little, monkeypatch):
     options = {"datasets": (FUNC,), "models": ("gcn",), "epochs": 1}
     gc.disable()
     try:
-        reproduce(little, seeds=2, **options)
+        reproduce(little, seeds=(0, 1), **options)
         assert [union() for union in unions] == [None]
     finally:
         gc.enable()
-    reproduce(little, seeds=2, **options)
+    reproduce(little, seeds=(0, 1), **options)
     assert len(unions) == 1  # nothing was left to do
 
 
@@ -173,7 +174,7 @@ def test_an_oversized_model_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_from_raw_files_to_the_table(little):
-    results = reproduce(little, epochs=5, seeds=1, datasets=(FUNC,))
+    results = reproduce(little, epochs=5, seeds=(0,), datasets=(FUNC,))
     assert len(results) == len(MODELS) + 1
     (table,) = tables_for(results, "lrgb")
     measured = {row.label for row in table.rows if any(cell.result for cell in row.cells)}
@@ -187,7 +188,7 @@ def test_from_raw_files_to_the_table(little):
 @pytest.mark.parametrize("dataset", [STRUCT, VOC])
 def test_the_other_two_are_trained_likewise(dataset, little):
     models = ("gcn", "gine", "gps", "bunn")
-    results = reproduce(little, epochs=10, seeds=1, datasets=(dataset,), models=models)
+    results = reproduce(little, epochs=10, seeds=(0,), datasets=(dataset,), models=models)
     assert len(results) == len(models) + 1
     assert {result.dataset for result in results} == {dataset}
     assert all(torch.isfinite(torch.tensor(result.test)).all() for result in results)
@@ -204,21 +205,37 @@ def test_what_is_interrupted_goes_on(little, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     options = {"datasets": (FUNC,), "models": ("bunn",), "presets": ("released",), "epochs": 6}
-    (whole,) = reproduce(little, seeds=2, **options)
+    (whole,) = reproduce(little, seeds=(0, 1), **options)
     assert (whole.seeds, whole.splits) == ([0, 1], [0, 0])
     elsewhere = little / "again"
     elsewhere.mkdir()
     (elsewhere / "data").symlink_to(little / "data")
     with pytest.raises(InterruptedRunError):
-        reproduce(elsewhere, stop, seeds=2, **options)
+        reproduce(elsewhere, stop, seeds=(0, 1), **options)
     (partly,) = read_results(elsewhere / "results")
     assert (partly.seeds, partly.test) == ([0], whole.test[:1])
-    (again,) = reproduce(elsewhere, seeds=2, **options)
+    (again,) = reproduce(elsewhere, seeds=(0, 1), **options)
     assert (again.test, again.val, again.seeds) == (whole.test, whole.val, whole.seeds)
 
 
+def test_only_what_is_missing(little):
+    """On another machine, which has the result files but not the runs."""
+    options = {"datasets": (FUNC,), "models": ("bunn",), "presets": ("released",), "epochs": 2}
+    (before,) = reproduce(little, seeds=(0,), **options)
+    assert before.extra["last_val"] == [before.val[0]] or before.extra["best_epoch"] == [1]
+    shutil.rmtree(little / "runs")
+    (same,) = reproduce(little, seeds=(0,), missing=True, **options)
+    assert same == before
+    assert not list((little / "runs").rglob("result.json"))
+    (more,) = reproduce(little, seeds=(0, 1), missing=True, **options)
+    assert (more.seeds, more.test[:1]) == ([0, 1], before.test)
+    assert len(more.extra["last_test"]) == 2
+    (place,) = (little / "runs").rglob("result.json")
+    assert place.parent.name == "split0-seed1"
+
+
 def test_ablations_fill_both_tables(little):
-    reproduce(little, experiment="ablations", epochs=5, seeds=1, datasets=(FUNC,))
+    reproduce(little, experiment="ablations", epochs=5, seeds=(0,), datasets=(FUNC,))
     results = read_results(little / "results")
     assert len(results) == 5
     for name, rows in lrgb_ablations.TABLES.items():

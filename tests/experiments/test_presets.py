@@ -151,7 +151,7 @@ def request(experiment: str, **options: object) -> Request:
         ("heterophilous", {"datasets": ("actor",), "presets": ("paper",)}, "there are: small"),
         ("runtime", {"datasets": ("actor",)}, "times are taken on roman-empire"),
         ("heterophilous", {"models": ("gin",)}, "no 'gin' here"),
-        ("heterophilous", {"seeds": 3}, "--seeds is no option of heterophilous"),
+        ("heterophilous", {"seeds": (0,)}, "--seeds is no option of heterophilous"),
     ],
 )
 def test_what_does_not_belong_together(experiment, options, message):

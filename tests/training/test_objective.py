@@ -282,3 +282,17 @@ def test_average_precision_where_scores_are_alike_and_labels_unknown(
         assert found == pytest.approx(np.mean(expected), rel=1e-5)
     else:
         assert math.isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("multilabel", "average-precision"), ("binary", "roc-auc")]
+)
+def test_large_scores_keep_their_ranks(kind, metric):
+    """In float32 all above 17 would be a probability of one."""
+    objective = Objective(Task("graph", kind, metric), 1)
+    output = torch.arange(18.0, 30.0).unsqueeze(1)
+    target = torch.zeros(12, 1)
+    target[6:] = 1
+    found = objective.metric()
+    found.update(*objective.prepared(output, target))
+    assert float(found.compute()) == 1
