@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bunn.laplacian import Laplacian
 
 #: Steps, and how many vectors take them side by side.
-STEPS, VECTORS = 64, 8
+STEPS, VECTORS = 96, 8
 #: The chance of missing an end.
 CHANCE = 1e-12
 #: What ends are rounded to.
