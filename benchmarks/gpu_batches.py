@@ -18,7 +18,7 @@ from benchmarks import errors
 from benchmarks.device import medians, save_measured
 from benchmarks.graphs import chain_graph
 from bunn import Laplacian, diffuse
-from bunn.keeping import captured
+from bunn.replay import captured
 
 GRAPHS, CHANNELS = 256, 128
 TIMES, DTYPES = (1.0, 30.0), (torch.float32, torch.bfloat16)

@@ -18,7 +18,7 @@ from benchmarks.device import medians, save_measured
 from benchmarks.gpu_layers import CHANNELS, LAYERS, PRECISIONS, Form, Step
 from benchmarks.graphs import graphs_of_the_table
 from bunn import kernels
-from bunn.keeping import captured
+from bunn.replay import captured
 
 
 @contextmanager

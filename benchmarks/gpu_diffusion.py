@@ -36,9 +36,9 @@ from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
 from bunn.diffusion.factors import factorize
-from bunn.keeping import captured
 from bunn.kernels.arguments import Factor
 from bunn.operator import csr_matrix
+from bunn.replay import captured
 
 TIMES = (1.0, 10.0, 100.0)
 DTYPES = (torch.float32, torch.bfloat16)

@@ -36,7 +36,7 @@ from benchmarks.layer import sparse_adjacency
 from benchmarks.results import unfinished
 from bunn import BuNNConv, Laplacian
 from bunn.baselines import BASELINES
-from bunn.keeping import captured
+from bunn.replay import captured
 
 CHANNELS, LAYERS, CLASSES = 512, 5, 10
 PRECISIONS = ("tf32", "bf16")

@@ -23,7 +23,7 @@ from benchmarks.graphs import heterophilous_graphs
 from benchmarks.results import unfinished
 from bunn import BuNN, Laplacian
 from bunn.baselines import BASELINES
-from bunn.keeping import captured
+from bunn.replay import captured
 
 CHANNELS, BUNDLES, DROPOUT = 512, 256, 0.2
 #: Input features, layers, and layers of phi.

@@ -23,7 +23,7 @@ from benchmarks import errors
 from benchmarks.device import medians, save_measured
 from benchmarks.graphs import heterophilous_graphs
 from bunn import Laplacian, diffuse
-from bunn.keeping import captured
+from bunn.replay import captured
 
 TIMES = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 CHANNELS, TOLERANCE, SIDE = 64, 1e-4, 300

@@ -21,9 +21,9 @@ from torch_geometric.utils import grid
 from benchmarks.device import about, medians
 from benchmarks.graphs import SIZES, heterophilous_graphs, random_graph
 from bunn import Laplacian
-from bunn.keeping import captured
 from bunn.kernels.launching import parts
 from bunn.kernels.walk import Tiling, walk
+from bunn.replay import captured
 
 WIDTHS = (512, 128, 64)
 DTYPES = (torch.float32, torch.bfloat16)

@@ -9,17 +9,11 @@ graph that is trained on, not for one that a sampler draws for one step.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import torch
-
 Value = TypeVar("Value")
-
-#: How torch's warning begins where nothing was captured.
-EMPTY = "The CUDA Graph is empty"
 
 _KEEPERS: list[list[object]] = []
 
@@ -47,7 +41,8 @@ _LASTING: list[None] = []
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """A context in which all that is called will be called many times again."""
+    """A context in which all that is called will be called many times again; backward passes belong
+    into it, too."""
     _LASTING.append(None)
     try:
         yield
@@ -58,55 +53,3 @@ def lasting() -> Iterator[None]:
 def lasts() -> bool:
     """Whether it is known that calls will be repeated."""
     return bool(_LASTING)
-
-
-def captured(step: Callable[[], Value], warmup: int = 3) -> Callable[[], Value]:
-    """A training step, or any other function, as one CUDA graph: a call of what is returned replays
-    it, which costs the host next to nothing. Where there is no GPU, the function itself.
-
-    The function is called ``warmup`` times first, for good: an optimiser takes these steps. What it
-    reads stays where it is: new features, targets and learning rates are written into the tensors
-    that it read. It must not wait for the device, as ``loss.item()`` does. Adam takes
-    ``capturable=True``. Learned times are looked at by :func:`bunn.nn.refresh_times`; a step has to
-    be captured anew when their bounds have moved.
-
-    Args:
-        step: A function without arguments.
-        warmup: Calls before the capture. (default: ``3``)
-
-    Returns:
-        A function that returns what ``step`` did: the same tensors every time, written anew.
-    """
-    if not torch.cuda.is_available():
-        return step
-    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
-    aside.wait_stream(here)
-    with lasting(), torch.cuda.stream(aside):
-        for _ in range(warmup):  # compiles, and builds what depends on the graph alone
-            step()
-    here.wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with kept() as held, _nothing_is_empty(), torch.cuda.graph(graph):
-        result = step()
-
-    def replay(_owner: object = (step, held)) -> Value:
-        graph.replay()
-        return result
-
-    return replay
-
-
-@contextmanager
-def _nothing_is_empty() -> Iterator[None]:
-    """An error where a capture sees nothing: to replay it would do nothing, without a word."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", EMPTY)
-        try:
-            yield
-        except UserWarning as warning:
-            if not str(warning).startswith(EMPTY):
-                raise
-            raise ValueError(
-                "step runs nothing on the current CUDA device, so that there is nothing to "
-                "capture; move the model and its inputs there"
-            ) from None

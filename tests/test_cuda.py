@@ -12,8 +12,9 @@ from torch_geometric.utils import to_undirected
 from bunn import BuNN, BuNNConv, FlatBundle, Laplacian, diffuse
 from bunn.bundle import MAPS, num_map_params
 from bunn.diffusion import METHODS, chebyshev_degree
-from bunn.keeping import captured, lasting
+from bunn.keeping import lasting
 from bunn.nn import SAGEPhi, SumGNNPhi, refresh_times
+from bunn.replay import captured
 from tests.graphs import ZOO, relative_error, zoo_laplacian
 
 pytestmark = pytest.mark.gpu

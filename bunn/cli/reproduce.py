@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from bunn.cli.datasets import DataRoot
-from bunn.cli.train import DeviceName, command_line, parse_range
+from bunn.cli.train import MOST, DeviceName, command_line, parse_range
 
 
 class Experiment(StrEnum):
@@ -163,8 +163,10 @@ def parse_seeds(text: str | None) -> tuple[int, ...] | None:
     seeds = tuple(parse_range(text, "--seeds"))
     if not text.strip().isdecimal():
         return seeds
-    if seeds[0] < 1:
-        raise typer.BadParameter(f"--seeds {text}: at least one; for seed 0 alone write 0-0")
+    if not 1 <= seeds[0] <= MOST:
+        raise typer.BadParameter(
+            f"--seeds {text}: so many seeds, 1 to {MOST:,}; for seed 0 alone write 0-0"
+        )
     return tuple(range(seeds[0]))
 
 

@@ -33,7 +33,7 @@ from bunn.diffusion.chebyshev import chebyshev_degree, host_coefficients
 HIGHEST_DEGREE = 64
 #: How many times as fine the grid is on which errors are looked at in the end, and the share of
 #: ``tol`` that is left to what lies between its points.
-FINER, BETWEEN = 4, 1e-3
+FINER, BETWEEN = 16, 1e-3
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -163,9 +163,13 @@ def combined(results: Sequence[Result]) -> Result:
         for name in ("seeds", "splits", "test", "val")
     }
     extra = {
-        name: [value for result in results for value in result.extra[name]]
+        name: [
+            value
+            for result in results
+            for value in result.extra.get(name, [None] * len(result.test))
+        ]
         for name in OF_EVERY_RUN
-        if all(name in result.extra for result in results)
+        if any(name in result.extra for result in results)
     }
     others = {name: value for name, value in first.extra.items() if name not in OF_EVERY_RUN}
     return replace(

@@ -12,6 +12,7 @@ from bunn.experiments.request import Request
 from bunn.experiments.results import Result
 from bunn.training import Config, ConfigError
 from bunn.training.options import nearest
+from bunn.training.record import differences
 from bunn.training.watch import Progressed, Watcher
 
 
@@ -80,6 +81,7 @@ def measured(
     file = request.results / experiment / f"{stem}.json"
     before = _measured_before(file, config, there)
     if request.missing:
+        _check_same(file, config)
         for split, seed in before:
             if (split, seed) in runs:
                 epochs = config.training.epochs
@@ -103,6 +105,17 @@ def measured(
         done = set(zip(result.splits, result.seeds, strict=True))
         kept = [run for pair, run in before.items() if pair not in done]
         yield replace(combined([*apart(result), *kept]) if kept else result, model=called)
+
+
+def _check_same(file: Path, config: Config) -> None:
+    """What is missing to a result of another configuration is everything, and would replace it."""
+    if file.is_file():
+        before = Config.completed(Result.read(file).options)
+        if changed := sorted(differences(before, config.as_dict())):
+            raise ConfigError(
+                f"--missing: {file} is of another configuration: {'; '.join(changed)}; "
+                "move it, or choose another place with --results"
+            )
 
 
 def _measured_before(path: Path, config: Config, there: set[str]) -> dict[tuple[int, int], Result]:

@@ -1,7 +1,6 @@
 """Steps and evaluations on a GPU: recorded once, then replayed.
 
-A step of a graph network is hundreds of kernels of microseconds each, and to launch them one by one
-takes longer than to run them. Where call after call differs in nothing but numbers (one graph,
+Where call after call differs in nothing but numbers (one graph,
 batches on the same edges, or drafts of batches in one room), a whole step, forward, backward and
 optimiser, becomes one CUDA graph.
 """
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 
 from bunn.keeping import kept
 from bunn.nn import DiffusionTime
+from bunn.replay import capturing
 from bunn.rooms import Room
-from bunn.sharing import forget_graphs
 from bunn.training.batch import Batch, Draft
 from bunn.training.run import Run
 
@@ -150,7 +149,6 @@ class Recorder:
         except RuntimeError as error:  # nothing has run yet
             self._failed = True
             self._forget()
-            leave_capture()
             reason = str(error).partition("\n")[0]
             _warn(f"no CUDA graph could be captured ({reason})")
             return call(batches)
@@ -200,25 +198,9 @@ def record(
     call: Call, batches: Sequence[Batch | Draft], pool: Any
 ) -> tuple[Callable[[], None], list[Tensor], Any]:
     """The call as a CUDA graph: how to replay it, the tensors it writes, and its memory."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph, pool=pool):
-            replies = call(batches)
-    finally:
-        torch.cuda.set_stream(stream)  # which torch does not, where a capture fails to end
+    with capturing(pool) as graph:
+        replies = call(batches)
     return graph.replay, replies, graph.pool()
-
-
-def leave_capture() -> None:
-    """After a capture that failed: nothing waits for its end any more.
-
-    Torch leaves the generator of random numbers as it was in the middle, before 2.13, and refuses
-    to draw others; and what was built meanwhile has never been computed.
-    """
-    forget_graphs()
-    if torch.cuda.is_initialized():
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _warn(reason: str) -> None:

@@ -164,11 +164,6 @@ class Objective:
             return (output > 0).long().flatten(), labels.flatten()
         # In float32 all beyond 17 would be one, and ranks be lost.
         chance = output.double().sigmoid()
-        return (
-            (chance, labels)
-            if self.task.kind == "multilabel"
-            else (
-                chance.flatten(),
-                labels.flatten(),
-            )
-        )
+        if self.task.kind == "multilabel":
+            return chance, labels
+        return chance.flatten(), labels.flatten()

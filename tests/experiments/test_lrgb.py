@@ -232,6 +232,25 @@ def test_only_what_is_missing(little):
     assert len(more.extra["last_test"]) == 2
     (place,) = (little / "runs").rglob("result.json")
     assert place.parent.name == "split0-seed1"
+    (file,) = (little / "results").rglob("*.json")
+    changed = replace(more, options={**more.options, "encoding": {"rwse": 3}})
+    changed.write(little / "results")
+    with pytest.raises(ConfigError, match=r"is of another configuration: .*encoding\.rwse"):
+        reproduce(little, seeds=(0, 1, 2), missing=True, **options)
+    assert Result.read(file) == changed
+
+
+def test_results_without_a_last_epoch_keep_those_of_others(little):
+    """As earlier versions wrote them."""
+    options = {"datasets": (FUNC,), "models": ("gcn",), "epochs": 2}
+    (before,) = reproduce(little, seeds=(0,), **options)
+    extra = {name: value for name, value in before.extra.items() if "last" not in name}
+    replace(before, extra=extra).write(little / "results")
+    shutil.rmtree(little / "runs")
+    (more,) = reproduce(little, seeds=(1,), **options)
+    assert more.extra["last_val"][0] is None
+    assert len(more.extra["last_val"]) == 2
+    assert Result.read(next((little / "results").rglob("*.json"))) == more
 
 
 def test_ablations_fill_both_tables(little):
