@@ -18,8 +18,8 @@ from bunn.diffusion.dense import dense as _dense
 from bunn.diffusion.limit import component_mean
 from bunn.diffusion.limit import limit as _limit
 from bunn.diffusion.options import Method, Options, Time
-from bunn.diffusion.polynomial import polynomial_heat
 from bunn.diffusion.spectral import spectral as _spectral
+from bunn.diffusion.tolerance import polynomial_heat
 from bunn.laplacian import Laplacian, check_laplacian
 from bunn.operator import exact_arithmetic
 

@@ -33,8 +33,9 @@ from bunn.diffusion.patchwise import (
     rows_of_blocks,
     spread,
 )
-from bunn.diffusion.polynomial import Polynomial, heat, polynomial_heat
+from bunn.diffusion.polynomial import Polynomial, heat
 from bunn.diffusion.products import filled_up, narrow_product
+from bunn.diffusion.tolerance import polynomial_heat
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
 from bunn.operator import for_keeps

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -28,14 +27,10 @@ from bunn import kernels
 from bunn.calling import apply, unwatched
 from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for, series
 from bunn.diffusion.factors import factorize
-from bunn.diffusion.limit import null_part
 from bunn.diffusion.minimax import minimax
-from bunn.diffusion.options import Options, Time
 from bunn.diffusion.taylor import taylor, taylor_coefficients
 from bunn.diffusion.uniformization import uniformization, uniformization_degree
-from bunn.interval import Interval
 from bunn.kernels.arguments import Factor
-from bunn.laplacian import Laplacian
 from bunn.operator import (
     SymmetricOperator,
     csr_matrix,
@@ -66,9 +61,6 @@ DEGREES: dict[str, Callable[[float, float], int]] = {
 
 #: Bytes of one panel of columns on a CPU: three of them stay in the second-level cache of a core.
 PANEL_BYTES = 2**21
-
-#: How much of ``tol`` may be left to the rounding of the operator in float32.
-ROUNDING_SHARE = 0.75
 
 #: The degree is found from the times themselves, to meet ``tol``.
 FROM_TIME = -1
@@ -132,7 +124,7 @@ def _sum(
             return kernels.heat(x.contiguous(), operator.rows, table, before, after)
     if times is not None and times.device.type == "cpu" and value.dtype == torch.float32:
         longest = int(crow.diff().max()) if crow.numel() > 1 else 0
-        if float(times.max()) * _error_of_sums(longest) > tol > 0:  # nobody knew before
+        if float(times.max()) * error_of_sums(longest) > tol > 0:  # nobody knew before
             value = value.double()
     s = csr_matrix(crow, col, value)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -193,6 +185,11 @@ def _(
         times = rows.expand(batch, channels).reshape(-1)
     folded = fold_columns(x, in_dims[0] or 0)
     return unfold_columns(_heat(folded, times, *args), batch)
+
+
+def error_of_sums(longest: int) -> float:
+    """What torch loses in sums of so many terms of float32 that are alike."""
+    return longest / 4 * torch.finfo(torch.float32).eps / 2
 
 
 def _times_of(columns: slice, times: Tensor | None, time: float) -> float | Tensor:
@@ -332,86 +329,3 @@ def heat(
     with exact_arithmetic(x):
         y: Tensor = apply(function, x, times, *operator, *polynomial)
     return y
-
-
-def polynomial_heat(
-    x: Tensor, lap: Laplacian, time: Time, recurrence: str, options: Options
-) -> Tensor:
-    """:func:`heat` at a :class:`Time`, of the degree that ``options`` ask for.
-
-    A product that is off by some share of the features, by :func:`product_error`, moves a heat
-    kernel by ``t`` times that. That much of ``tol`` is left to it, up to three quarters of it;
-    where it could take more, the null space, which feels it most, is treated apart, exactly, and
-    where it could take all, the recurrence runs in float64. (Uniformization does so at a half: a
-    subtraction would cost it what it is for.) Terms, too: rounded to float32, those of features
-    that hardly change would add up to as much, all rounded the same way.
-    """
-    degree, tol = FROM_TIME if options.degree is None else options.degree, options.tol
-    unknown = recurrence in DEGREES and degree == FROM_TIME and time.upper is None
-    if unknown and lap.dtype == torch.float32:  # the time may be anything
-        if not (kernels.serve(x, lap.operator.value) or torch.compiler.is_compiling()):
-            wide = x.double()
-            return polynomial_heat(wide, lap.matching(wide), time, recurrence, options).to(x.dtype)
-        tol /= 2
-    if recurrence in DEGREES and degree == FROM_TIME and time.upper is not None:
-        rounding = time.upper * product_error(x, lap)
-        apart = recurrence == "chebyshev"
-        if lap.dtype != torch.float64:
-            if rounding > (tol if apart else tol / 2):
-                wide, left = x.double(), max(tol - _of_the_result(x), tol / 2)
-                options = replace(options, tol=left)
-                heated = polynomial_heat(wide, lap.matching(wide), time, recurrence, options)
-                return heated.to(x.dtype)
-            apart = apart and rounding > ROUNDING_SHARE * tol
-            rest = tol / 2 if apart else tol - rounding
-            tol = max(rest - _of_the_result(x), rest / 2)
-        else:
-            apart = apart and rounding > tol
-        if apart:
-            even = null_part(x.to(lap.dtype), lap)
-            uneven = _recurrence(x - even, lap, time, recurrence, degree, tol, options.interval)
-            return (even + uneven).to(x.dtype)
-    return _recurrence(x, lap, time, recurrence, degree, tol, options.interval)
-
-
-def product_error(x: Tensor, lap: Laplacian) -> float:
-    """What a product with ``S`` may be off by, relative to the features, in the 2-norm.
-
-    Its entries are rounded, by half the precision ``eps`` at most. Our kernels lose hardly more in
-    their sums, a few halves of ``eps`` now and then; torch adds up one term after the other, and
-    where terms are alike each is rounded the same way: a row of ``m`` loses up to ``m / 4`` halves.
-    """
-    half = torch.finfo(lap.dtype).eps / 2
-    if lap.dtype == torch.float64 or kernels.serve(x, lap.operator.value):
-        return half
-    return half + _error_of_sums(lap.longest_row)
-
-
-def _error_of_sums(longest: int) -> float:
-    """What torch loses in sums of so many terms of float32 that are alike."""
-    return longest / 4 * torch.finfo(torch.float32).eps / 2
-
-
-def _of_the_result(x: Tensor) -> float:
-    """What it costs to round the result to float32; 16 bits are rounded on top of ``tol``."""
-    return torch.finfo(x.dtype).eps / 2 if x.dtype == torch.float32 else 0.0
-
-
-def _recurrence(
-    x: Tensor,
-    lap: Laplacian,
-    time: Time,
-    recurrence: str,
-    degree: int,
-    tol: float,
-    interval: Interval | None,
-) -> Tensor:
-    if not isinstance(time.value, Tensor):
-        polynomial = Polynomial(recurrence, degree, tol, time.value, *(interval or ()))
-        return heat(x, None, lap.operator, polynomial)
-    if degree == FROM_TIME and x.device.type != "cpu":  # saves the operation a look at the times
-        if time.degree is not None and recurrence == "chebyshev":
-            degree = time.degree
-        elif time.upper is not None:
-            degree = DEGREES[recurrence](time.upper, tol)
-    return heat(x, time.value, lap.operator, Polynomial(recurrence, degree, tol, 0.0))
