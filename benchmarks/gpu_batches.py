@@ -44,8 +44,8 @@ def measure(lap: Laplacian, time: float, dtype: torch.dtype) -> dict[str, Any]:
     x = errors.features(lap, CHANNELS, dtype)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     calls = {name: partial(diffuse, x, lap, time, method=name_) for name, name_ in METHODS.items()}
-    found = {name: errors.worst_error(call(), exact, x, lap) for name, call in calls.items()}
     taken = medians({name: captured(call) for name, call in calls.items()}, repeats=11)
+    found = {name: errors.worst_error(call(), exact, x, lap) for name, call in calls.items()}
     return {"milliseconds": taken, "errors": found}
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from bunn.keeping import kept, lasting
 from bunn.sharing import forget_graphs
@@ -29,15 +31,18 @@ def captured(step: Callable[[], Value], warmup: int = 3) -> Callable[[], Value]:
     The function is called ``warmup`` times first, for good: an optimiser takes these steps. What it
     reads stays where it is: new features, targets and learning rates are written into the tensors
     that it read. Gradients are set to zero within it, not elsewhere. It must not wait for the
-    device, as ``loss.item()`` does; Adam takes ``capturable=True``. Learned times are looked at by
-    :func:`bunn.nn.refresh_times`; a step has to be captured anew when their bounds have moved.
+    device, as ``loss.item()`` does; Adam takes ``capturable=True``. Losses of steps that were taken
+    before are to be gone, or detached: their graphs would draw the stream of these steps into the
+    capture. Learned times are looked at by :func:`bunn.nn.refresh_times`; a step has to be captured
+    anew when their bounds have moved.
 
     Args:
         step: A function without arguments.
         warmup: Calls before the capture. (default: ``3``)
 
     Returns:
-        A function that returns what ``step`` did: the same tensors every time, written anew.
+        A function that returns what ``step`` did: the same tensors every time, written anew
+        and detached.
     """
     if not torch.cuda.is_available():
         return step
@@ -51,7 +56,7 @@ def captured(step: Callable[[], Value], warmup: int = 3) -> Callable[[], Value]:
         finally:
             here.wait_stream(aside)
         with kept() as held, _nothing_is_empty(), capturing(stream=aside) as graph:
-            result = step()
+            result: Value = tree_map_only(Tensor, Tensor.detach, step())
 
     def replay(_owner: object = (step, held)) -> Value:
         graph.replay()

@@ -206,7 +206,7 @@ def test_a_loop_of_ones_own():
             loss = (model(x, lap) - x.mean(1, keepdim=True)).square().mean()
             loss.backward()
             optimizer.step()
-            return loss
+            return loss.detach()  # a graph that lives on has nodes of the stream of its step
 
         x.copy_(batches[0])
         if wanted:

@@ -76,6 +76,15 @@ def test_a_step_is_called_while_it_lasts_and_then_replayed(monkeypatch):
     assert not lasts()
 
 
+def test_nothing_holds_on_to_the_graph_of_the_step(monkeypatch):
+    """Whose nodes have its stream, which a capture that follows could not join."""
+    Card(monkeypatch)
+    weight = torch.ones(3, requires_grad=True)
+    loss, parts = captured(lambda: (weight.sum(), {"first": weight[0]}))()
+    assert loss.grad_fn is None
+    assert parts["first"].grad_fn is None
+
+
 @pytest.mark.parametrize("where", ["warm-up", "capture", "end"])
 def test_after_a_failure_all_is_as_it_was(where, monkeypatch):
     """And a graph that was built in the middle of a capture is built again."""

@@ -115,14 +115,17 @@ def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str
     if time.lower == math.inf:
         return "limit", options
     method = choose(x, lap, time, options)
-    if method != "chebyshev" or torch.compiler.is_compiling():
+    if method not in ("chebyshev", "dense") or torch.compiler.is_compiling():
         return method, options
     if isinstance(time.value, Tensor) or not time.constant:
+        return method, options
+    # Wherever the eigenvalues are, so much is left: a product with a kernel is not worth a look.
+    if method == "dense" and math.exp(-2 * time.value) > options.tol:
         return method, options
     interval = find_ends(lap, time.value, options.tol)
     if interval is not None and interval.rest(time.value) <= options.tol:
         return "limit", options
-    return method, replace(options, interval=interval)
+    return method, replace(options, interval=interval) if method == "chebyshev" else options
 
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:

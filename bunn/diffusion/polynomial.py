@@ -145,7 +145,7 @@ def _table(
 ) -> Sequence[float] | Sequence[Factor] | Tensor | None:
     """What a kernel reads of the polynomial, if there is one for it."""
     recurrence, degree, tol, *_ = polynomial
-    if polynomial.fitted is not None and x.dtype != torch.float64:
+    if x.dtype != torch.float64 and polynomial.fitted is not None:
         factors = factorize(polynomial.fitted)
         if factors is not None:
             return factors

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, Time, chebyshev_degree, solve
-from bunn.diffusion.auto import PATIENCE
+from bunn.diffusion.auto import PATIENCE, choose
 from bunn.diffusion.minimax import HIGHEST_DEGREE, minimax
 from bunn.interval import Interval
 from bunn.keeping import lasting
@@ -156,6 +156,16 @@ def test_auto_takes_the_limit_once_all_other_heat_has_gone():
         assert not diffuse(x, lap, 20.0).equal(found)
     assert found.equal(diffuse(x, lap, math.inf))
     assert relative_error(found, exact, x, lap) <= 1e-5
+
+
+def test_auto_takes_the_limit_instead_of_a_dense_product():
+    edge_index, n = edges_of(nx.random_regular_graph(8, 300, seed=0))
+    lap = Laplacian(edge_index, num_nodes=n)
+    x = torch.randn(n, 2)
+    assert choose(x, lap, Time(60.0, 60.0, 60.0), Options(1e-5)) == "dense"
+    with lasting():
+        assert diffuse(x, lap, 60.0).equal(diffuse(x, lap, math.inf))
+    assert not lap.kernels
 
 
 def test_nothing_is_looked_for_where_it_would_not_serve(monkeypatch):
