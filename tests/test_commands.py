@@ -108,14 +108,14 @@ def test_a_finished_run_is_left_alone(trained, warm):
     assert "training.epochs was 12 and is now 13" in message
     assert "optimizer.lr was 0.001 and is now 0.1" in message
     message = explained(warm.run(*arguments, "--seeds", "0", "--resume", cwd=folder.parent), 1)
-    assert "was started with the runs [[0, 0], [0, 3]]" in message
-    assert "now asked for [[0, 0]]" in message
+    assert "was started with splits 0 and seeds 0, 3" in message
+    assert "now asked for splits 0 and seeds 0;" in message
     assert "--output names another" in message
     assert files(folder) == before
 
     # What was set when it was started need not be said again.
     arguments = [argument for argument in arguments if "=" not in argument and argument != "--set"]
-    resumed = warm.run(*arguments, "--seeds", "0,3", "--resume", cwd=folder.parent)
+    resumed = warm.run(*arguments, "--resume", cwd=folder.parent)
     assert resumed.returncode == 0, resumed.stderr
     assert outcome(folder) == result
     after = files(folder)

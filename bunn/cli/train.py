@@ -52,8 +52,12 @@ def train(
             "--set", metavar="SECTION.OPTION=VALUE", help="Such as model.num_layers=4; repeatable."
         ),
     ] = None,
-    splits: Annotated[str, typer.Option(help="Such as 0, 0-4, 1,3 or all.")] = "0",
-    seeds: Annotated[str, typer.Option(help="Such as 0, 0-3 or 1,3; for every split.")] = "0",
+    splits: Annotated[
+        str | None, typer.Option(help="Such as 0, 0-4, 1,3 or all.", show_default="0")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Such as 0, 0-3 or 1,3; for every split.", show_default="0")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="The run folder.", show_default="runs/DATASET-MODEL-PRESET"),
@@ -80,6 +84,7 @@ def train(
     from bunn.experiments.presets import find_preset  # noqa: PLC0415
     from bunn.files import as_json, write_atomically  # noqa: PLC0415
     from bunn.training import LiveDisplay  # noqa: PLC0415
+    from bunn.training.record import RunFolder, runs_of  # noqa: PLC0415
 
     tolerate_any_terminal()
     console = Console(stderr=True)
@@ -93,9 +98,12 @@ def train(
         count = load_dataset(dataset, data_root, config.data).num_splits
         pairs = [
             (split, seed)
-            for split in parse_range(splits, "--splits", count)
-            for seed in parse_range(seeds, "--seeds")
+            for split in parse_range(splits or "0", "--splits", count)
+            for seed in parse_range(seeds or "0", "--seeds")
         ]
+        if resume and splits is None and seeds is None:
+            pairs = runs_of(folder) or pairs
+        RunFolder(folder, runs=pairs).check(config, resume)
         print_config(config, console)
         with LiveDisplay(console) as display:
             result = measure(

@@ -53,7 +53,7 @@ class RunFolder:
         runs: Sequence[tuple[int, int]] = ((0, 0),),
     ) -> None:
         self.path, self.environment = path, environment or {}
-        self.runs = [list(pair) for pair in runs]
+        self.runs = list(runs)
 
     def check(self, config: Config, resume: bool) -> None:
         """Whether the folder is new or, with ``resume``, holds the same experiment."""
@@ -97,11 +97,12 @@ class RunFolder:
                 f"{self.path} was started with another configuration: {'; '.join(changed)}; "
                 "resume with the same one, or choose another folder"
             )
-        runs_file = self.path / "runs.json"
-        if runs_file.exists() and (runs := _read(runs_file, list)) != self.runs:
+        runs = runs_of(self.path)
+        if runs is not None and runs != self.runs:
             raise RunFolderError(
-                f"{self.path} was started with the runs {runs}, pairs of split and seed, and is "
-                f"now asked for {self.runs}; resume with the same ones, or choose another folder"
+                f"{self.path} was started with {_named(runs)}, and is now asked for "
+                f"{_named(self.runs)}; resume with the same splits and seeds, or choose another "
+                "folder"
             )
 
     @contextlib.contextmanager
@@ -195,6 +196,33 @@ class MetricsFile:
             with contextlib.suppress(OSError):  # append has said what is wrong
                 self._file.close()
             self._file = None
+
+
+def runs_of(path: Path) -> list[tuple[int, int]] | None:
+    """The pairs of split and seed that a folder was started with, if it is one that says so."""
+    file = path / "runs.json"
+    if not file.is_file():
+        return None
+    content = _read(file, list)
+    try:
+        pairs = [(int(split), int(seed)) for split, seed in content]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs:
+        raise RunFolderError(f"{file} is damaged ({content!r}); restore it")
+    return pairs
+
+
+def _named(runs: Sequence[tuple[int, int]]) -> str:
+    """Pairs of split and seed as they are asked for."""
+    splits, seeds = (list(dict.fromkeys(numbers)) for numbers in zip(*runs, strict=True))
+    if list(runs) == [(split, seed) for split in splits for seed in seeds]:
+        return f"splits {_listed(splits)} and seeds {_listed(seeds)}"
+    return f"pairs of split and seed {_listed(runs)}"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values))
 
 
 def _entries(path: Path) -> list[Path]:

@@ -202,8 +202,8 @@ class _Training:
                 run.objective.task.metric,
                 latest.loss,
                 latest.metrics[run.select_by],
-                latest.metrics["test"],
                 best.metrics[run.select_by],
+                best.metrics["test"],
                 run.finished,
             )
         )

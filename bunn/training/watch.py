@@ -34,8 +34,8 @@ class Progressed:
         metric: The name of the metric.
         loss: The mean training loss of the last evaluated epoch.
         val: The metric it is selected by, at the last evaluation.
-        test: The metric on the test part, at the last evaluation.
         best: The best ``val`` so far.
+        test: The metric on the test part, of the model that was best.
         finished: Whether it ended.
     """
 
@@ -46,8 +46,8 @@ class Progressed:
     metric: str = ""
     loss: float = math.nan
     val: float = math.nan
-    test: float = math.nan
     best: float = math.nan
+    test: float = math.nan
     finished: bool = False
 
 
@@ -173,5 +173,5 @@ def _state(progressed: Progressed) -> str:
         return "done" if progressed.finished else ""
     return (
         f"step {progressed.step}  loss {progressed.loss:.4g}  {progressed.metric} "
-        f"{progressed.val:.4f} (best {progressed.best:.4f}, test {progressed.test:.4f})"
+        f"{progressed.val:.4f}, best {progressed.best:.4f} (test {progressed.test:.4f})"
     )

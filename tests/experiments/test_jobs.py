@@ -54,9 +54,9 @@ def test_an_interrupted_job_says_how_to_go_on():
 def test_runs_of_a_job_are_reported_as_one():
     told = []
     watcher = MeanWatcher("job", told.append)
-    watcher(Progressed("a", 10, 10, 100, "mse", 1.0, 2.0, 3.0, 4.0, finished=True))
-    watcher(Progressed("b", 8, 10, 80, "mse", 3.0, 4.0, 5.0, 6.0))  # too soon to be told
-    watcher(Progressed("b", 10, 10, 100, "mse", 2.0, 4.0, 6.0, 8.0, finished=True))
+    watcher(Progressed("a", 10, 10, 100, "mse", 1.0, 2.0, 4.0, 3.0, finished=True))
+    watcher(Progressed("b", 8, 10, 80, "mse", 3.0, 4.0, 6.0, 5.0))  # too soon to be told
+    watcher(Progressed("b", 10, 10, 100, "mse", 2.0, 4.0, 8.0, 6.0, finished=True))
     assert [(report.run, report.finished) for report in told] == [("job", True), ("job", True)]
     last = told[-1]
     assert (last.epoch, last.metric) == (10, "mse")

@@ -230,16 +230,19 @@ def test_a_folder_is_resumed_with_the_same_runs(tmp_path):
     config = tiny(architecture="mlp", training={"epochs": 1})
     train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu")
     before = listing(tmp_path)
-    for runs in ([(0, 0)], [(0, 0), (0, 1), (0, 2)], [(0, 1), (0, 0)]):
+    for runs, named in (
+        ([(0, 0)], "splits 0 and seeds 0;"),
+        ([(0, 0), (0, 1), (0, 2)], "splits 0 and seeds 0, 1, 2;"),
+        ([(0, 1), (0, 0)], "splits 0 and seeds 1, 0;"),
+        ([(0, 0), (1, 1)], r"pairs of split and seed \(0, 0\), \(1, 1\);"),
+    ):
         with pytest.raises(
-            RunFolderError, match=r"with the runs \[\[0, 0\], \[0, 1\]\], .*now asked"
+            RunFolderError, match=f"with splits 0 and seeds 0, 1, and is now asked for {named}"
         ):
             train(config, runs, folder=tmp_path / "run", device="cpu", resume=True)
     assert listing(tmp_path) == before
     train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
-    (tmp_path / "run" / "runs.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"was started with the runs \[\], pairs"):
-        train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
-    (tmp_path / "run" / "runs.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"runs\.json is damaged"):
-        train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)
+    for content in ("[]", "[[0]]", "[3]", "{", "{}"):
+        (tmp_path / "run" / "runs.json").write_text(content)
+        with pytest.raises(RunFolderError, match=r"runs\.json is damaged"):
+            train(config, [(0, 0), (0, 1)], folder=tmp_path / "run", device="cpu", resume=True)

@@ -95,13 +95,10 @@ def test_what_a_watcher_is_told(together):
         for entry, evaluation in zip(own[1:], outcome.evaluations, strict=True):
             assert (entry.step, entry.metric) == (evaluation.step, "mse")
             assert entry.loss == evaluation.loss
-            assert (entry.val, entry.test) == (
-                evaluation.metrics["val"],
-                evaluation.metrics["test"],
-            )
-        bests = [entry.best for entry in own[1:]]
-        vals = [entry.val for entry in own[1:]]
-        assert bests == [min(vals[: count + 1]) for count in range(3)]
+            assert entry.val == evaluation.metrics["val"]
+        for count, entry in enumerate(own[1:], start=1):
+            best = min(outcome.evaluations[:count], key=lambda known: known.metrics["val"])
+            assert (entry.best, entry.test) == (best.metrics["val"], best.metrics["test"])
 
 
 def test_outcomes_and_finished_runs():

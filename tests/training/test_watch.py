@@ -11,9 +11,9 @@ from tests.training.tiny import tiny
 
 PROGRESS = [
     Progressed("split0-seed0", 0, 10),
-    Progressed("split0-seed0", 5, 10, 50, "mse", 0.25, 0.5, 0.75, 0.4),
-    Progressed("split1-seed0", 5, 10, 50, "mse", 0.125, 0.6, 0.7, 0.6),
-    Progressed("split0-seed0", 8, 10, 80, "mse", 0.0625, 0.3, 0.2, 0.3, finished=True),
+    Progressed("split0-seed0", 5, 10, 50, "mse", 0.25, 0.5, 0.4, 0.75),
+    Progressed("split1-seed0", 5, 10, 50, "mse", 0.125, 0.6, 0.6, 0.7),
+    Progressed("split0-seed0", 8, 10, 80, "mse", 0.0625, 0.3, 0.3, 0.2, finished=True),
 ]
 
 
@@ -38,7 +38,7 @@ def test_a_terminal_shows_a_line_for_every_run():
 
 def test_without_a_terminal_there_is_a_line_when_a_run_ends():
     assert shown(terminal=False).splitlines() == [
-        "split0-seed0: epoch 8/10  step 80  loss 0.0625  mse 0.3000 (best 0.3000, test 0.2000)"
+        "split0-seed0: epoch 8/10  step 80  loss 0.0625  mse 0.3000, best 0.3000 (test 0.2000)"
     ]
 
 
