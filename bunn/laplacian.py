@@ -228,6 +228,14 @@ class Laplacian:
         moved.relaxation = self.relaxation
         return moved
 
+    def check_rows(self, x: Tensor) -> None:
+        """Whether ``x: (n, ...)`` has one row per node."""
+        if x.dim() == 0 or x.size(0) != self.num_nodes:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, but the graph has {self.num_nodes} nodes; x needs "
+                "one row per node (pass num_nodes if the last nodes have no edges)"
+            )
+
     def matching(self, x: Tensor) -> Laplacian:
         """This Laplacian in the precision that ``x: (n, ...)`` is diffused in.
 
@@ -240,11 +248,7 @@ class Laplacian:
             raise TypeError(f"x is {kind}; pass a dense tensor of shape (num_nodes, ...)")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
-        if x.dim() == 0 or x.size(0) != self.num_nodes:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}, but the graph has {self.num_nodes} nodes; x needs "
-                "one row per node (pass num_nodes if the last nodes have no edges)"
-            )
+        self.check_rows(x)
         if x.device != self.device:
             raise ValueError(
                 f"x is on {x.device} and the Laplacian on {self.device}; use lap.to(x.device)"

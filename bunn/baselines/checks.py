@@ -137,15 +137,6 @@ def check_edge_features(
         )
 
 
-def check_batch(batch: Tensor | None, num_nodes: int) -> None:
-    """``(n,)`` the graph of every node."""
-    if batch is not None and batch.shape != (num_nodes,):
-        raise ValueError(
-            f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
-            f"{num_nodes} nodes"
-        )
-
-
 def check_encoded(name: str, encoded: Tensor, asked: tuple[int, int]) -> None:
     """What the encoder called ``name`` returned, if it is of the shape that blocks read."""
     if encoded.shape != asked:

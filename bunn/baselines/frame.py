@@ -17,7 +17,6 @@ from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.baselines.checks import (
-    check_batch,
     check_edge_features,
     check_edge_weight,
     check_edges,
@@ -33,6 +32,7 @@ from bunn.nn.block import BuNNBlock
 from bunn.nn.head import build_head
 from bunn.nn.model import reads_encodings
 from bunn.nn.pooling import Pooling, pool
+from bunn.sizes import check_batch
 
 Options = TypeVar("Options", bound=FrameOptions)
 
@@ -269,7 +269,7 @@ class GraphModel(nn.Module):
         check_edge_weight(edge_index, edge_weight, self.blocks[0])
         reads_edges, of_numbers = self.options.reads_edges, isinstance(self.edge_encoder, Linear)
         check_edge_features(edge_index, edge_attr, self.edge_channels, reads_edges, of_numbers)
-        check_batch(batch, x.size(0))
+        check_batch(batch, x.size(0), batch_size)
         edges, edge_weight = self._prepared(edge_index, edge_weight, x.size(0), batch)
         x = self._encode(x, pe)
         if reads_edges:

@@ -21,6 +21,7 @@ from bunn.nn.precision import as_factor
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
+from bunn.sizes import check_size
 
 Bias = Literal["global", "local"] | None
 
@@ -95,7 +96,10 @@ class BuNNConv(nn.Module):
         num_eigs: int | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes(in_channels, out_channels, num_bundles, pe_channels)
+        check_size("in_channels", in_channels, inferred=True)
+        check_size("out_channels", out_channels)
+        check_size("num_bundles", num_bundles)
+        check_size("pe_channels", pe_channels, least=0)
         if bias not in ("global", "local", None):
             raise ValueError(f"bias={bias!r}; use 'global', 'local' or None")
         if not weight and in_channels not in (-1, out_channels):
@@ -165,6 +169,8 @@ class BuNNConv(nn.Module):
         self._check(x, pe)
         lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization).matching(x)
         bundle = self.bundle(x if phi_x is None else phi_x, lap, pe=pe)
+        if self.in_channels == -1:  # now that nothing is wrong with the first input
+            self.in_channels = x.size(1)
 
         missing = self._padded(x.size(1)) - x.size(1)
         lifted = as_factor(pad(x, (0, missing)) if missing else x)
@@ -230,12 +236,11 @@ class BuNNConv(nn.Module):
     def _check(self, x: Tensor, pe: Tensor | None) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"x is a {type(x).__name__}; pass a (num_nodes, in_channels) tensor")
-        if self.in_channels == -1 and x.dim() == 2:
-            self.in_channels = x.size(1) if self.network is not None else self.out_channels
-        if x.dim() != 2 or x.size(1) != self.in_channels:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; the layer reads (num_nodes, {self.in_channels})"
-            )
+        reads: int | str = self.in_channels
+        if self.in_channels == -1:  # any number, but that one who has no weights keeps
+            reads = "in_channels" if self.network is not None else self.out_channels
+        if x.dim() != 2 or (isinstance(reads, int) and x.size(1) != reads):
+            raise ValueError(f"x has shape {tuple(x.shape)}; the layer reads (num_nodes, {reads})")
         if self.pe_channels == 0 and pe is None:
             return
         if pe is None:
@@ -260,22 +265,3 @@ class BuNNConv(nn.Module):
             f"num_bundles={self.num_bundles}, bundle_dim={self.bundle_dim}, "
             f"maps={self.maps!r}, time=({self.time.extra_repr()}))"
         )
-
-
-def _check_sizes(in_channels: int, out_channels: int, num_bundles: int, pe_channels: int) -> None:
-    for name, value in (
-        ("in_channels", in_channels),
-        ("out_channels", out_channels),
-        ("num_bundles", num_bundles),
-        ("pe_channels", pe_channels),
-    ):
-        if not isinstance(value, int):
-            raise TypeError(f"{name}={value!r}; it must be an integer")
-    if in_channels != -1 and in_channels < 1:
-        raise ValueError(f"in_channels={in_channels}; it must be >= 1, or -1 to infer it")
-    if out_channels < 1:
-        raise ValueError(f"out_channels={out_channels}; it must be >= 1")
-    if num_bundles < 1:
-        raise ValueError(f"num_bundles={num_bundles}; it must be >= 1")
-    if pe_channels < 0:
-        raise ValueError(f"pe_channels={pe_channels}; it must be >= 0")

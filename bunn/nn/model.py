@@ -23,6 +23,7 @@ from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
 from bunn.nn.pooling import POOLINGS, Pooling, pool
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
+from bunn.sizes import check_batch, check_size
 
 
 class BuNN(nn.Module):
@@ -116,24 +117,29 @@ class BuNN(nn.Module):
         num_eigs: int | None = None,
     ) -> None:
         super().__init__()
+        check_size("in_channels", in_channels, inferred=True)
+        for name, size in {
+            "hidden_channels": hidden_channels,
+            "num_layers": num_layers,
+            "out_channels": hidden_channels if out_channels is None else out_channels,
+            "head_layers": head_layers,
+            "num_bundles": num_bundles,
+        }.items():
+            check_size(name, size)
+        check_size("pe_channels", pe_channels, least=0)
         num_params = num_bundles * num_map_params(maps, bundle_dim)
         unit = num_bundles * bundle_dim
-        if unit < 1:
-            raise ValueError(f"num_bundles={num_bundles}; it must be >= 1")
-        if hidden_channels < 1 or hidden_channels % unit:
+        if hidden_channels % unit:
             fitting = max(1, round(hidden_channels / unit)) * unit
             raise ValueError(
                 f"hidden_channels={hidden_channels} is no multiple of num_bundles * bundle_dim = "
                 f"{num_bundles} * {bundle_dim} = {unit}; use {fitting}, for example"
             )
-        if num_layers < 1:
-            raise ValueError(f"num_layers={num_layers}; it must be >= 1")
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling={pooling!r}; use one of {list(POOLINGS)} or None")
-        if head_layers < 1:
-            raise ValueError(f"head_layers={head_layers}; it must be >= 1")
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
-        self.num_layers, self.out_channels = num_layers, out_channels or hidden_channels
+        self.num_layers = num_layers
+        self.out_channels = hidden_channels if out_channels is None else out_channels
         self.pooling, self.normalization = pooling, normalization
         self._linear_encoder = encoder is None
         if encoder is None:
@@ -222,6 +228,8 @@ class BuNN(nn.Module):
         lap = laplacian_of(edge_index, edge_weight, x.size(0), self.normalization)
         if lap.device != x.device:
             raise ValueError(f"x is on {x.device} and edge_index on {lap.device}; move one of them")
+        lap.check_rows(x)
+        check_batch(batch, x.size(0), batch_size)
         self._check_features(x)
         if reads_encodings(self.encoder):
             x, pe = self.encoder(x, pe), None
@@ -235,11 +243,6 @@ class BuNN(nn.Module):
         for block in self.blocks:
             x = block(x, lap, pe)
         x = self.norm(x)
-        if batch is not None and batch.shape != (x.size(0),):
-            raise ValueError(
-                f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
-                f"{x.size(0)} nodes"
-            )
         if self.pooling is not None:
             x = pool(x, self.pooling, batch, batch_size)
         out: Tensor = self.head(x)
@@ -249,14 +252,13 @@ class BuNN(nn.Module):
         """What the default encoder reads; an encoder of the user's own may read anything."""
         if not self._linear_encoder:
             return
-        if self.in_channels == -1 and x.dim() == 2:
-            self.in_channels = x.size(1)
-        if x.dim() != 2 or x.size(1) != self.in_channels:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {self.in_channels})"
-            )
+        reads = "in_channels" if self.in_channels == -1 else self.in_channels
+        if x.dim() != 2 or self.in_channels not in (-1, x.size(1)):
+            raise ValueError(f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {reads})")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
+        if self.in_channels == -1:
+            self.in_channels = x.size(1)
 
     def __repr__(self) -> str:
         return (

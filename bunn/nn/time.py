@@ -10,8 +10,11 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from bunn.calling import plain
 from bunn.diffusion import Time, chebyshev_degree
 
+#: From how many times on their range alone is printed.
+MANY_TIMES = 8
 #: Learned times stop growing here, 1e13, where every graph has reached its limit.
 LARGEST_LOG = 30.0
 
@@ -61,6 +64,8 @@ class DiffusionTime(nn.Module):
         tol: float = 1e-5,
     ) -> None:
         super().__init__()
+        if not isinstance(learn, bool):
+            raise TypeError(f"learn_time={learn!r}; use True or False")
         self.start = _read(time, num_bundles)
         self.learn, self.tol = learn, tol
         self._seen: tuple[object, int] = (None, -1)
@@ -169,8 +174,13 @@ class DiffusionTime(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        times = ", ".join(f"{start:g}" for start in self.start)
-        return f"{times}, learn={self.learn}"
+        times: Sequence[float] = self.start
+        if self.learn and plain(self.log_time) and not self.log_time.is_meta:
+            times = self().detach().flatten().tolist()
+        shown = ", ".join(f"{time:.4g}" for time in times)
+        if len(times) > MANY_TIMES:
+            shown = f"{len(times)} from {min(times):.4g} to {max(times):.4g}"
+        return f"{shown}, learn={self.learn}"
 
 
 def _read(time: object, num_bundles: int) -> tuple[float, ...]:

@@ -338,6 +338,18 @@ def test_repr():
     )
 
 
+def test_learned_times_are_printed_as_they_are():
+    conv = BuNNConv(4, 8, num_bundles=2, learn_time=True)
+    assert "time=(1, 1, learn=True)" in repr(conv)
+    with torch.no_grad():
+        conv.time.log_time.copy_(torch.tensor([2.0, 50.0]).log())
+    assert "time=(2, 50, learn=True)" in repr(conv)
+    assert conv.time().flatten().tolist() == pytest.approx([2.0, 50.0])
+    assert "time=(1, learn=True)" in repr(conv.to("meta"))  # how it starts is all that is known
+    many = BuNNConv(4, 24, num_bundles=12, learn_time=True, time=bunn.nn.log_spaced_times(12))
+    assert "time=(12 from 0.1 to 100, learn=True)" in repr(many)
+
+
 def test_second_derivatives_and_functional_transforms():
     conv = BuNNConv(2, 2, num_bundles=2, learn_time=True, tol=1e-12).double()
     edge_index, n = edges_of(nx.cycle_graph(4))
@@ -546,6 +558,26 @@ def test_bad_layers(case):
     options, message = BAD_LAYERS[case]
     with pytest.raises(ValueError, match=message):
         BuNNConv(**{"in_channels": 4, "out_channels": 6, **options})
+
+
+@pytest.mark.parametrize("model", [BuNNConv(-1, 4), bunn.BuNN(-1, 4, 1)])
+def test_an_input_that_is_refused_settles_no_channels(model):
+    for wrong in (torch.ones(NODES, 3).long(), torch.randn(NODES - 1, 3), torch.randn(NODES)):
+        with pytest.raises((TypeError, ValueError)):
+            model(wrong, Laplacian(GRID))
+    assert model(torch.randn(NODES, 5), GRID).shape == (NODES, 4)
+    assert model.in_channels == 5
+    with pytest.raises(ValueError, match=r"reads \(num_nodes, 5\)"):
+        model(torch.randn(NODES, 3), GRID)
+
+
+def test_bad_types():
+    for options in ({"out_channels": 4.0}, {"num_bundles": 2.0}, {"in_channels": None}):
+        ((name, value),) = options.items()
+        with pytest.raises(TypeError, match=f"{name}={value}; it must be an integer"):
+            BuNNConv(**{"in_channels": 4, "out_channels": 4, **options})
+    with pytest.raises(TypeError, match="learn_time='no'; use True or False"):
+        BuNNConv(4, 4, learn_time="no")
 
 
 def test_bad_sizes():

@@ -258,6 +258,9 @@ BAD_MODELS = {
     "bundles": ({"num_bundles": 0}, "num_bundles=0; it must be >= 1"),
     "phi depth": ({"phi": "sum", "phi_layers": 0}, "phi_layers=0; it must be >= 1"),
     "head": ({"head_layers": 0}, "head_layers=0; it must be >= 1"),
+    "input": ({"in_channels": 0}, "in_channels=0; it must be >= 1, or -1 to infer it"),
+    "output": ({"out_channels": 0}, "out_channels=0; it must be >= 1"),
+    "no output": ({"out_channels": -1}, "out_channels=-1; it must be >= 1"),
 }
 
 
@@ -266,6 +269,14 @@ def test_bad_models(case):
     options, message = BAD_MODELS[case]
     with pytest.raises(ValueError, match=message):
         BuNN(**{"in_channels": 3, "hidden_channels": 8, "num_layers": 1, **options})
+
+
+def test_bad_types():
+    sizes = {"in_channels": 3, "hidden_channels": 8, "num_layers": 1}
+    for name in (*sizes, "out_channels", "head_layers", "num_bundles", "pe_channels"):
+        for value in (2.0, "2", True):
+            with pytest.raises(TypeError, match=f"{name}={value!r}; it must be an integer"):
+                BuNN(**{**sizes, name: value})
 
 
 def test_bad_inputs():
@@ -280,8 +291,18 @@ def test_bad_inputs():
         model([[1.0]], GRID)
     with pytest.raises(ValueError, match="x is on meta and edge_index on cpu"):
         model(x.to("meta"), GRID)
-    with pytest.raises(ValueError, match=r"batch has shape \(5,\); it holds one graph index"):
-        model(x, GRID, batch=torch.zeros(5).long())
+    graph = torch.arange(NODES) // 36
+    for batch, error, message in (
+        (torch.zeros(5).long(), ValueError, r"batch has shape \(5,\); it holds one graph index"),
+        (graph.tolist(), TypeError, r"batch is a list; pass a \(72,\) tensor"),
+        (graph.float(), TypeError, r"batch has dtype torch.float32; use batch.long\(\)"),
+        (graph.int(), TypeError, r"batch has dtype torch.int32; use batch.long\(\)"),
+        (graph - 1, ValueError, "batch holds -1; graphs are numbered from 0"),
+        (graph + 1, ValueError, "batch holds graph 2, but batch_size=2; there are 3 graphs"),
+    ):
+        with pytest.raises(error, match=message):
+            model(x, GRID, batch=batch, batch_size=2)
+    assert model(x, GRID, batch=graph, batch_size=3).shape == (3, 2)
     with pytest.raises(ValueError, match=r"the encoder returned shape \(72, 4\)"):
         BuNN(3, 8, 1, encoder=nn.Linear(3, 4))(x, GRID)
     with pytest.raises(TypeError, match="phi=3; pass a name, a module, or a function"):

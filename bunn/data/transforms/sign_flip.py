@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
 from bunn.components import sent
+from bunn.sizes import check_batch
 
 
 class RandomSignFlip(BaseTransform):  # type: ignore[misc]
@@ -61,11 +62,7 @@ def flip_signs(
     """
     if pe.dim() != 2:
         raise ValueError(f"pe has shape {tuple(pe.shape)}; it must be (num_nodes, k)")
-    if batch is not None and batch.shape != pe.shape[:1]:
-        raise ValueError(
-            f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
-            f"{pe.size(0)} nodes"
-        )
+    check_batch(batch, pe.size(0), batch_size)
     if batch is None:
         batch_size = 1
     elif batch_size is None:

@@ -15,6 +15,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from bunn.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNN
+from bunn.sizes import check_batch
 from bunn.theory.diagnostics.inputs import evaluating, graph_of
 
 
@@ -76,7 +77,7 @@ def smoothing_profile(
     hooked = _layers_of(model, layers)
     names = {module: name for name, module in model.named_modules()}
     if batch is not None:
-        _check_batch(batch, x)
+        check_batch(batch, x.size(0))
         if _takes(model, "batch"):
             inputs = {**inputs, "batch": batch}
     recorded: list[str] = []
@@ -173,14 +174,6 @@ def _mean_cosine(features: Tensor, batch: Tensor | None) -> float:
     if not pairs or math.isnan(products):
         return math.nan
     return min(1.0, max(-1.0, products / pairs))
-
-
-def _check_batch(batch: Tensor, x: Tensor) -> None:
-    if batch.shape != x.shape[:1]:
-        raise ValueError(
-            f"batch has shape {tuple(batch.shape)}; it holds one graph index for each of the "
-            f"{x.size(0)} nodes"
-        )
 
 
 def _takes(model: nn.Module, name: str) -> bool:
