@@ -256,31 +256,12 @@ class _Heat(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.polynomial = Polynomial(*inputs[-FIELDS:])
-        ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
+        _save(ctx, inputs, output)
+        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        field, times, *rest = ctx.saved_tensors
-        operator, polynomial = SymmetricOperator(*rest), ctx.polynomial
-        grad_x = grad_times = None
-        if ctx.needs_input_grad[0]:
-            grad_x = heat(grad, times, operator.adjoint(), polynomial)
-        if ctx.needs_input_grad[1]:
-            rate = _time_derivative(field, times, operator, polynomial)
-            product = grad.to(operator.value.dtype) * rate.to(operator.value.dtype)
-            grad_times = (product.sum() if times.numel() == 1 else product.sum(0)).view(times.shape)
-            grad_times = grad_times.to(times.dtype)
-        return grad_x, grad_times, *(None for _ in (*operator, *polynomial))
-
-
-class _HeatWithTangents(_Heat):
-    """The same with forward-mode derivatives, which ``torch.compile`` refuses to see."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _Heat.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
+        return _gradients(ctx, grad)
 
     @staticmethod
     def jvp(ctx: Any, x_tangent: Tensor | None, times_tangent: Tensor | None, *_: None) -> Tensor:
@@ -293,6 +274,29 @@ class _HeatWithTangents(_Heat):
             rate = _time_derivative(field, times, operator, polynomial)
             parts.append(rate * times_tangent.to(rate.dtype))
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.polynomial = Polynomial(*inputs[-FIELDS:])
+    ctx.save_for_backward(_differentiated_field(inputs, output), *inputs[1:-FIELDS])
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    field, times, *rest = ctx.saved_tensors
+    operator, polynomial = SymmetricOperator(*rest), ctx.polynomial
+    grad_x = grad_times = None
+    if ctx.needs_input_grad[0]:
+        grad_x = heat(grad, times, operator.adjoint(), polynomial)
+    if ctx.needs_input_grad[1]:
+        rate = _time_derivative(field, times, operator, polynomial)
+        product = grad.to(operator.value.dtype) * rate.to(operator.value.dtype)
+        grad_times = (product.sum() if times.numel() == 1 else product.sum(0)).view(times.shape)
+        grad_times = grad_times.to(times.dtype)
+    return grad_x, grad_times, *(None for _ in (*operator, *polynomial))
+
+
+# A compiler need not look into the function above, nor could it at its forward mode.
+_heat.register_autograd(_gradients, setup_context=_save)
 
 
 def _differentiated_field(inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
@@ -325,7 +329,9 @@ def heat(
         operator: The symmetric operator behind ``L``.
         polynomial: Which polynomial.
     """
-    function = _Heat if torch.compiler.is_compiling() else _HeatWithTangents
     with exact_arithmetic(x):
-        y: Tensor = apply(function, x, times, *operator, *polynomial)
+        if torch.compiler.is_compiling():
+            found: Tensor = _heat(x, times, *operator, *polynomial)
+            return found
+        y: Tensor = apply(_Heat, x, times, *operator, *polynomial)
     return y

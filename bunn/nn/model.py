@@ -252,12 +252,13 @@ class BuNN(nn.Module):
         """What the default encoder reads; an encoder of the user's own may read anything."""
         if not self._linear_encoder:
             return
-        reads = "in_channels" if self.in_channels == -1 else self.in_channels
-        if x.dim() != 2 or self.in_channels not in (-1, x.size(1)):
+        lazy = self.in_channels == -1
+        if x.dim() != 2 or not (lazy or x.size(1) == self.in_channels):
+            reads = "in_channels" if lazy else self.in_channels
             raise ValueError(f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {reads})")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
-        if self.in_channels == -1:
+        if lazy:
             self.in_channels = x.size(1)
 
     def __repr__(self) -> str:

@@ -275,17 +275,19 @@ def test_low_precision_is_rounded_once(options, dtype):
 
 
 @pytest.mark.parametrize("options", ALL, ids=name_of)
-def test_compiles_into_one_graph(options):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_compiles_into_one_graph(options, dynamic):
     lap = zoo_laplacian("disconnected", "rw")
     time = math.inf if options["method"] == "limit" else 1.3
     torch._dynamo.reset()
 
     def loss(x):  # compiled, another method may be chosen
-        return diffuse(x.sin(), lap, time, tol=1e-13, **options).square().sum()
+        once = diffuse(x.sin(), lap, time, tol=1e-13, **options)
+        return diffuse(once, lap, time, tol=1e-13, **options).square().sum()
 
     x = features(lap, 3).requires_grad_()
     (expected,) = torch.autograd.grad(loss(x), x)
-    value = torch.compile(loss, fullgraph=True, backend="aot_eager")(x)
+    value = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend="aot_eager")(x)
     torch.testing.assert_close(value, loss(x))
     torch.testing.assert_close(torch.autograd.grad(value, x)[0], expected)
 
