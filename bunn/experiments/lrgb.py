@@ -128,7 +128,7 @@ class Best:
     layers: int
     width: int
     bundles: int
-    phi: Literal["sum", "mlp"]
+    phi: Literal["sum", "sum-residual", "mlp"]
     encoding: EncodingName
     rate: float
     epochs: int
@@ -142,7 +142,7 @@ PAPER = {
 }
 #: The released configurations.
 RELEASED = {
-    FUNC: Best(4, 256, 8, "sum", "rwse", 5e-3, 250),
+    FUNC: Best(4, 256, 8, "sum-residual", "rwse", 5e-3, 250),
     STRUCT: Best(3, 224, 16, "mlp", "lap", 1.2e-2, 500),
     VOC: Best(20, 128, 16, "mlp", "lap", 1e-3, 300),
 }

@@ -53,6 +53,11 @@ class Row:
         encodings = {"bunn-rwse": "rwse", "bunn-lpe": "lap", "bunn-no-pe": None}
         return replace(base, encoding=ENCODINGS[encodings[self.model]])  # type: ignore[index]
 
+    @property
+    def same(self) -> bool:
+        """Whether nothing is changed."""
+        return self.config() == preset(self.dataset, "bunn", BASE)
+
 
 def jobs(request: Request) -> list[Job]:
     """One job for every cell of the two tables that can be filled here."""
@@ -69,17 +74,31 @@ def jobs(request: Request) -> list[Job]:
         for model in models
     ]
     seeds = request.seeds_or(SEEDS)
+    together: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:  # those that are trained once are one job: two would meet in a folder
+        together.setdefault((row.dataset, BASE if row.same else row.model), []).append(row)
     return [
-        Job(f"{row.dataset} {row.model}", cell, (row, seeds, request), runs=len(seeds))
-        for row in rows
+        Job(
+            f"{dataset} {', '.join(row.model for row in found)}",
+            cells,
+            (found, seeds, request),
+            runs=len(seeds),
+        )
+        for (dataset, _), found in together.items()
     ]
+
+
+def cells(
+    watcher: Watcher, rows: Sequence[Row], seeds: Sequence[int], request: Request
+) -> list[Path]:
+    """Measures some cells, one after the other."""
+    return [cell(watcher, row, seeds, request) for row in rows]
 
 
 def cell(watcher: Watcher, row: Row, seeds: Sequence[int], request: Request) -> Path:
     """Measures one cell and writes its result file, after every seed."""
-    runs, config = [(0, seed) for seed in seeds], row.config()
+    runs, config, same = [(0, seed) for seed in seeds], row.config(), row.same
     # What is not changed is trained once, and not again if ``bunn reproduce lrgb`` has done so.
-    same = config == preset(row.dataset, "bunn", BASE)
     place = request.runs.parent / "lrgb" if same else request.runs / row.table
     for result in measured(
         watcher,

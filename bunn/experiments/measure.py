@@ -142,7 +142,10 @@ def measure_split_by_split(
             epochs = config.training.epochs
             watcher(Progressed(f"split{split}-seed{seed}", epochs, epochs, finished=True))
         _clear(place)
-        yield combined([_same(place, config) for place in folder.glob("*/result.json")])
+        known: set[Path] = set()
+        # Another process may finish a run while this result is written: then it is written again.
+        while known != (known := set(folder.glob("*/result.json"))):
+            yield combined([_same(path, config) for path in known])
     del data
     free_memory()
 

@@ -4,7 +4,7 @@ from bunn.nn.block import BuNNBlock
 from bunn.nn.conv import BuNNConv
 from bunn.nn.encoders import EigenvectorEncoder, PositionalEncoder, RandomWalkEncoder
 from bunn.nn.model import BuNN
-from bunn.nn.phi import MLPPhi, PhiNetwork, SAGEPhi, SumGNNPhi
+from bunn.nn.phi import MLPPhi, PhiNetwork, ResidualSumPhi, SAGEPhi, SumGNNPhi
 from bunn.nn.time import DiffusionTime, log_spaced_times, refresh_times
 from bunn.nn.update import UPDATES, Update
 
@@ -19,6 +19,7 @@ __all__ = [
     "PhiNetwork",
     "PositionalEncoder",
     "RandomWalkEncoder",
+    "ResidualSumPhi",
     "SAGEPhi",
     "SumGNNPhi",
     "Update",

@@ -56,8 +56,8 @@ class BuNN(nn.Module):
         encoder: A module from ``x`` to ``(n, hidden_channels)``. One that has ``pe_channels``, such
             as :class:`bunn.nn.PositionalEncoder`, is called with ``x`` and ``pe``, and phi does
             without ``pe`` then. (default: linear, dropout, activation)
-        phi: ``"mlp"``, ``"sum"`` or ``"sage"``; or a module, copied for every layer; or a function
-            from input and output size to a module. (default: ``"mlp"``)
+        phi: ``"mlp"``, ``"sum"``, ``"sum-residual"`` or ``"sage"``; or a module, copied for every
+            layer; or a function from input and output size to a module. (default: ``"mlp"``)
         phi_layers: Hidden layers of phi. (default: ``1``)
         phi_channels: Width of phi. (default: the network's own)
         shared_phi: Whether all layers use one phi. (default: :obj:`False`)

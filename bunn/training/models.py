@@ -37,7 +37,7 @@ class BuNNOptions:
     head_layers: int = 1
     head_dropout: float = 0.0
     linear_encoder: bool = False
-    phi: Literal["mlp", "sum", "sage"] = "mlp"
+    phi: Literal["mlp", "sum", "sum-residual", "sage"] = "mlp"
     phi_layers: int = 1
     phi_channels: int | None = None
     shared_phi: bool = False

@@ -162,8 +162,9 @@ class Objective:
         labels = target.nan_to_num(UNKNOWN).long()
         if self.task.metric == "macro-f1" and self.task.kind == "binary":
             return (output > 0).long().flatten(), labels.flatten()
-        # In float32 all beyond 17 would be one, and ranks be lost.
-        chance = output.double().sigmoid()
+        # In the order of the outputs: sigmoids beyond 37 would all be one, and ranks be lost.
+        wide = output.double()
+        chance = (1 + wide / (1 + wide.abs())) / 2
         if self.task.kind == "multilabel":
             return chance, labels
         return chance.flatten(), labels.flatten()

@@ -128,7 +128,7 @@ def test_the_released_configuration_of_peptides_func():
     model = config.model
     assert (model.num_layers, model.hidden_channels, model.num_bundles) == (4, 256, 8)
     assert (model.phi, model.phi_layers, model.phi_channels, model.phi_norm) == (
-        *("sum", 1, 32),
+        *("sum-residual", 1, 32),
         "batch",
     )
     assert model.time == pytest.approx([10.0 ** (k - 4) for k in range(8)])
@@ -275,6 +275,35 @@ def test_ablations_fill_both_tables(little):
     assert trained == {f"{FUNC}-{name}-released-5-epochs" for name in names_of}
     with pytest.raises(ConfigError, match="not of pascalvoc-sp"):
         jobs_of(request(little, "ablations", datasets=(VOC,)))
+
+
+def test_rows_that_are_trained_once_are_one_job(little):
+    """Two processes would meet in the folder of that training."""
+    jobs = jobs_of(request(little, "ablations", datasets=(FUNC,)))
+    rows = [[row.model for row in job.arguments[0]] for job in jobs]
+    assert sorted(rows) == [
+        ["bunn-lpe"],
+        ["bunn-no-pe"],
+        ["bunn-no-weights"],
+        ["bunn-rwse", "bunn"],
+    ]
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_in_the_result(little):
+    options = {"datasets": (FUNC,), "models": ("gcn",), "epochs": 1}
+    (job,) = jobs_of(request(little, seeds=(0,), **options))
+    measured = lrgb.measured
+
+    def slowly(*arguments):
+        for result in measured(*arguments):
+            if result.seeds == [0]:
+                reproduce(little, seeds=(1,), **options)
+            yield result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lrgb, "measured", slowly)
+        file = job.work(ignore, *job.arguments)
+    assert Result.read(file).seeds == [0, 1]
 
 
 def lrgb_options_without_encodings():

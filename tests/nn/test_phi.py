@@ -3,13 +3,14 @@ import torch
 from torch_geometric.nn import SAGEConv
 
 from bunn import Laplacian
-from bunn.nn import MLPPhi, SAGEPhi, SumGNNPhi
+from bunn.nn import MLPPhi, ResidualSumPhi, SAGEPhi, SumGNNPhi
 from tests.graphs import ZOO
 
 EDGES, NODES = ZOO["disconnected"]()
 NETWORKS = {
     "mlp": lambda **kw: MLPPhi(5, 4, **kw),
     "sum": lambda **kw: SumGNNPhi(5, 4, num_layers=2, **kw),
+    "sum-residual": lambda **kw: ResidualSumPhi(5, 4, num_layers=2, **kw),
     "sage": lambda **kw: SAGEPhi(5, 4, num_layers=2, **kw),
 }
 
@@ -51,6 +52,16 @@ def test_sum_gnn_is_its_formula(width):
     adjacency = torch.zeros(NODES, NODES).index_put((EDGES[0], EDGES[1]), torch.tensor(1.0))
     own, neighbors = phi.lin_self[0], phi.lin_neighbors[0]
     hidden = torch.nn.functional.gelu(own(x) + neighbors(adjacency @ x))
+    torch.testing.assert_close(phi(x, EDGES), phi.lin_out(hidden), rtol=1e-4, atol=1e-5)
+
+
+def test_residual_sum_gnn_is_its_formula():
+    phi = ResidualSumPhi(5, 4, hidden_channels=6)
+    x = torch.randn(NODES, 5)
+    adjacency = torch.zeros(NODES, NODES).index_put((EDGES[0], EDGES[1]), torch.tensor(1.0))
+    gelu, (own,), (neighbors,) = torch.nn.functional.gelu, phi.lin_self, phi.lin_neighbors
+    hidden = gelu(phi.lin_in(x))
+    hidden = hidden + gelu(own(hidden) + neighbors(adjacency @ hidden))
     torch.testing.assert_close(phi(x, EDGES), phi.lin_out(hidden), rtol=1e-4, atol=1e-5)
 
 

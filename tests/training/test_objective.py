@@ -288,9 +288,9 @@ def test_average_precision_where_scores_are_alike_and_labels_unknown(
     ("kind", "metric"), [("multilabel", "average-precision"), ("binary", "roc-auc")]
 )
 def test_large_scores_keep_their_ranks(kind, metric):
-    """In float32 all above 17 would be a probability of one."""
+    """In float32 all sigmoids above 17 would be one, in float64 all above 37."""
     objective = Objective(Task("graph", kind, metric), 1)
-    output = torch.arange(18.0, 30.0).unsqueeze(1)
+    output = torch.linspace(18.0, 500.0, 12).unsqueeze(1)
     target = torch.zeros(12, 1)
     target[6:] = 1
     found = objective.metric()
