@@ -114,7 +114,7 @@ def depth_figure(
             points[int(tree[1])] = result.test_mean
     for (model, preset), points in sorted(measured.items(), key=lambda line: line[0][0] == "bunn"):
         colour, _, marker, width = strokes[model]
-        title = MODEL_TITLES.get(model, model) + ("" if preset == "paper" else f", {preset}")
+        title = MODEL_TITLES.get(model, model) + ("" if preset == "paper" else f" ({preset})")
         face = colour if preset == "paper" else "white"
         ax.plot(
             *_line(points),

@@ -130,9 +130,9 @@ MODEL_TITLES = {
     "exphormer": "Exphormer",
     "nsd": "NSD",
     "bunn": "BuNN",
-    "bunn-rwse": "BuNN, RWSE",
-    "bunn-lpe": "BuNN, LPE",
-    "bunn-no-pe": "BuNN, no encoding",
+    "bunn-rwse": "BuNN (RWSE)",
+    "bunn-lpe": "BuNN (LPE)",
+    "bunn-no-pe": "BuNN (no encoding)",
     "bunn-no-weights": "BuNN without W, b",
     ELSEWHERE: "highest elsewhere",
 }

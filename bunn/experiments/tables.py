@@ -250,7 +250,7 @@ def _table(
                 for column in columns
             )
             name = MODEL_TITLES.get(model, model)
-            label = name if preset == PLAIN_PRESET else f"{name}, {preset}"
+            label = name if preset == PLAIN_PRESET else f"{name} ({preset})"
             rows.append(Row(model, label, cells))
     return Table(layout.title, layout.about, tuple(columns), _mark_best(rows))
 

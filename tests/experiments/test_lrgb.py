@@ -180,7 +180,7 @@ def test_from_raw_files_to_the_table(little):
     measured = {row.label for row in table.rows if any(cell.result for cell in row.cells)}
     titles = ("GCN", "GINE", "GatedGCN", "DRew", "SAN", "GPS", "Graph ViT", "Exphormer", "BuNN")
     ran = {f"{title}, paper-5-epochs" for title in titles}
-    assert measured == {*ran, "BuNN, released-5-epochs"}
+    assert measured == {*ran, "BuNN (released-5-epochs)"}
     assert "not run here" in table.markdown()
 
 
@@ -388,7 +388,7 @@ def test_the_command_line(warm, tmp_path):
     done = warm.run(*arguments, *more, cwd=tmp_path, before=write)
     assert done.returncode == 0, done.stderr
     assert "Long Range Graph Benchmark" in done.stdout
-    assert "BuNN, released-5-epochs" in done.stdout
+    assert "BuNN (released-5-epochs)" in done.stdout
     files = sorted(path.name for path in (tmp_path / "results" / "lrgb").iterdir())
     assert files == [
         "peptides-func-bunn-released-5-epochs.json",

@@ -170,7 +170,7 @@ def test_what_nobody_ran_is_said_once_for_a_model():
     _, here, missing, _ = row(text, "BuNN")
     assert "paper" in here
     assert missing.startswith("not run here (paper")
-    _, here, missing, _ = row(text, "BuNN, quick")
+    _, here, missing, _ = row(text, "BuNN (quick)")
     assert "paper" in here
     assert missing == "–"
 
@@ -181,7 +181,7 @@ def test_presets_have_rows_of_their_own_and_the_papers_first():
     text = markdown(results)
     labels = [cells(line)[0] for line in text.splitlines() if line.startswith("| BuNN")]
     names = ("released", "tuned", "labels", "quick")
-    assert labels == ["BuNN", *(f"BuNN, {name}" for name in names)]
+    assert labels == ["BuNN", *(f"BuNN ({name})" for name in names)]
 
 
 def test_runs_are_counted():
