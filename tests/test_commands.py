@@ -330,7 +330,7 @@ def test_reproduce_prints_the_table_beside_the_papers(warm, tmp_path):
         assert result.seeds == [0, 1, 2]
         assert result.command == shlex.join(["bunn", *arguments])
         (row,) = [line for line in finished.stdout.splitlines() if label in line]
-        printed = float(re.search(r"quick +([\d.]+)", row)[1])
+        printed = float(re.search(r"quick\) +([\d.]+)", row)[1])
         assert printed == pytest.approx(result.test_mean, rel=0.01)
     assert "30.97" in finished.stdout  # the paper's
     assert "results: runs/quick/synthetic" in finished.stdout

@@ -179,7 +179,7 @@ def test_from_raw_files_to_the_table(little):
     (table,) = tables_for(results, "lrgb")
     measured = {row.label for row in table.rows if any(cell.result for cell in row.cells)}
     titles = ("GCN", "GINE", "GatedGCN", "DRew", "SAN", "GPS", "Graph ViT", "Exphormer", "BuNN")
-    ran = {f"{title}, paper-5-epochs" for title in titles}
+    ran = {f"{title} (paper-5-epochs)" for title in titles}
     assert measured == {*ran, "BuNN (released-5-epochs)"}
     assert "not run here" in table.markdown()
 

@@ -260,7 +260,7 @@ BAD_MODELS = {
     "depth": ({"num_layers": 0}, "num_layers=0; it must be >= 1"),
     "pooling": ({"pooling": "median"}, "pooling='median'; use one of"),
     "norm": ({"norm": "instance"}, "norm='instance'; use 'layer', 'batch' or None"),
-    "phi": ({"phi": "magic"}, r"phi='magic' is unknown; use one of \['mlp', 'sum', 'sage'\]"),
+    "phi": ({"phi": "magic"}, r"phi='magic' is unknown; .*'sum-residual', 'sage'\], or a"),
     "bundles": ({"num_bundles": 0}, "num_bundles=0; it must be >= 1"),
     "phi depth": ({"phi": "sum", "phi_layers": 0}, "phi_layers=0; it must be >= 1"),
     "head": ({"head_layers": 0}, "head_layers=0; it must be >= 1"),
