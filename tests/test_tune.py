@@ -152,6 +152,70 @@ def test_the_best_is_tested_once_on_all_splits(warm, tmp_path):
     assert report.returncode == 0, report.stderr
 
 
+TRY = ["tune", "barbell", *SET, "--set", "training.epochs=5", "--device", "cpu"]
+BY_HAND = "barbell-bunn-by-hand"
+
+
+def test_configurations_of_ones_own(warm, tmp_path):
+    tries = ("--try", "optimizer.lr=1e-7", "--try", "optimizer.lr=0.01 model.time=inf", "--try", "")
+    asked = (*TRY, *tries, "--splits", "0", "--jobs", "1")
+    finished = warm.run(*asked, cwd=tmp_path, before="sys.modules['optuna'] = None")
+    assert finished.returncode == 0, finished.stderr
+    rows = trials(tmp_path, study=BY_HAND)
+    infinite = {"optimizer.lr": 0.01, "model.time": "inf"}
+    assert [row["params"] for row in rows] == [{"optimizer.lr": 1e-7}, infinite, {}]
+    best = min(rows, key=lambda row: row["value"])
+    table = [line.split("│") for line in finished.stdout.splitlines() if line.startswith("│")]
+    assert (int(table[0][1]), table[0][2].strip()) == (best["number"], f"{best['value']:.4f}")
+    assert "3 configurations, 3 of them with all runs asked for" in finished.stdout
+    assert "(test" not in finished.stderr
+    (line,) = [row for row in finished.stdout.splitlines() if row.startswith("best: ")]
+    command = shlex.split(line.removeprefix("best: bunn "))
+    again = warm.run(*command, "--device", "cpu", "--output", "run", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    trained = Result.read(tmp_path / "run" / "result.json")
+    assert trained.val == [pytest.approx(best["value"], rel=1e-6)]
+    evaluated = warm.run(*asked, "--evaluate", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+    (result,) = read_results(tmp_path / "results")
+    assert result.test == trained.test
+    assert result.extra["configurations_tried"] == 3
+
+
+def test_configurations_that_are_stopped_go_on(warm, tmp_path):
+    """Two at once; the longer one has not ended when both are stopped."""
+    tries = ("--try", "training.epochs=3", "--try", "training.epochs=1000000")
+    asked = (*TRY, *tries, "--splits", "0", "--jobs", "2")
+    command = warm.start(*asked, cwd=tmp_path)
+    runs = tmp_path / "runs" / "tune" / BY_HAND
+
+    def both():
+        assert command.poll() is None, command.finish().stderr
+        return list(runs.rglob("validated.json")) and evaluations_of(runs, 5)
+
+    wait_until(both)
+    command.signal(signal.SIGINT)
+    assert "run the same command again to go on" in explained(command.finish(), 130)
+    rows = trials(tmp_path, study=BY_HAND)
+    assert [len(row["runs"]) for row in rows] == [1, 0]
+    assert list(runs.rglob("checkpoints/*/last.json"))  # of the other
+
+
+def evaluations_of(folder, count):
+    """Whether some run has been evaluated so often."""
+    found = folder.rglob("metrics.jsonl")
+    return any(path.read_bytes().count(b"\n") >= count for path in found)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--search", "optimizer.lr=1,2"), ("--trials", "3"), ("--sampler-seed", "0")],
+)
+def test_what_is_tried_is_said_once(option, value, warm, tmp_path):
+    finished = warm.run(*TRY, "--try", "", option, value, cwd=tmp_path)
+    assert f"--try says what is tried, so that {option} is left out" in usage(finished)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -161,6 +225,7 @@ def test_the_best_is_tested_once_on_all_splits(warm, tmp_path):
         (("barbell", "--study", "a/b"), "--study 'a/b' names a file"),
         (("barbell", "--storage", "x://y"), "--storage x://y holds no studies"),
         (("tree-neighborsmatch",), "is judged by its training data"),
+        (("barbell", "--try", "optimizer.rl=1"), "--try 'optimizer.rl=1': optimizer.rl is no"),
     ],
 )
 def test_what_cannot_be_searched_is_explained(arguments, message, warm, tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,8 +17,8 @@ from bunn.cli.datasets import DataRoot
 from bunn.cli.train import DeviceName, ModelName, command_line, parse_range
 
 if TYPE_CHECKING:
-    from optuna import Study
-
+    from bunn.experiments.attempts import Attempts
+    from bunn.experiments.evaluation import Chosen
     from bunn.experiments.studies import Search
 
 #: Trials that are printed.
@@ -44,7 +45,17 @@ def tune(
             show_default="learning rate, decay, width, depth, dropout",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(help="How many this call adds.", min=0)] = 50,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="'SECTION.OPTION=VALUE ...'",
+            help="Not a search, but a configuration of your own, by what it changes; repeatable.",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="How many this call adds.", min=0, show_default="50")
+    ] = None,
     splits: Annotated[
         str | None, typer.Option(help="Such as 0, 0-4, 1,3 or all.", show_default="0-2, if so many")
     ] = None,
@@ -58,7 +69,10 @@ def tune(
         ),
     ] = None,
     study: Annotated[
-        str | None, typer.Option(help="Its name there.", show_default="DATASET-MODEL")
+        str | None,
+        typer.Option(
+            help="Its name there.", show_default="DATASET-MODEL, or DATASET-MODEL-by-hand"
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Start no trial after that.", min=0, show_default="no end")
@@ -90,59 +104,78 @@ def tune(
         writing,
     )
 
-    _require_optuna()
+    only_of_searches = {
+        "--search": searches,
+        "--trials": trials,
+        "--storage": storage,
+        "--minutes": minutes,
+        "--sampler-seed": sampler_seed,
+    }
+    given = [option for option, value in only_of_searches.items() if value not in (None, [])]
+    if tries and given:
+        raise typer.BadParameter(f"--try says what is tried, so that {given[0]} is left out")
+    if not tries:
+        _require_optuna()
     from bunn.data import load_dataset  # noqa: PLC0415
-    from bunn.experiments import tuning  # noqa: PLC0415
+    from bunn.experiments import evaluation  # noqa: PLC0415
+    from bunn.experiments.attempts import Attempts  # noqa: PLC0415
     from bunn.experiments.jobs import default_workers  # noqa: PLC0415
     from bunn.experiments.presets import find_preset  # noqa: PLC0415
+    from bunn.experiments.question import experiment_of  # noqa: PLC0415
     from bunn.experiments.spaces import default_spaces, parse_spaces  # noqa: PLC0415
-    from bunn.experiments.studies import Search, open_study  # noqa: PLC0415
+    from bunn.experiments.studies import Search  # noqa: PLC0415
     from bunn.training import LiveDisplay  # noqa: PLC0415
-    from bunn.training.watch import SearchDisplay  # noqa: PLC0415
 
     tolerate_any_terminal()
-    console = Console(stderr=True)
+    console, printed = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 120)
     with explained():
         fixed = fixed or []
         name, config = find_preset(dataset, model, preset, fixed)
         count = load_dataset(dataset, data_root, config.data).num_splits
-        chosen = parse_range(splits or f"0-{min(count or 3, 3) - 1}", "--splits", count)
-        left = [setting.partition("=")[0].strip() for setting in fixed]
-        search = Search(
-            config,
-            parse_spaces(config, searches, left) if searches else default_spaces(config, left),
-            tuple(chosen),
-            tuple(parse_range(seeds, "--seeds")),
-            storage or str(runs / "tune" / f"{dataset}-{model}.log"),
-            study or f"{dataset}-{model}",
-            device,
-            data_root,
-            sampler_seed,
-        )
-        ensure_writable(results / tuning.experiment_of(dataset) / "tuning", "--results")
-        with SearchDisplay(console, trials) as display:
-            tuning.add_trials(
-                search,
-                trials,
-                jobs=jobs or default_workers(device),
-                watcher=display,
-                minutes=minutes,
+        shared: dict[str, Any] = {
+            "config": config,
+            "splits": tuple(
+                parse_range(splits or f"0-{min(count or 3, 3) - 1}", "--splits", count)
+            ),
+            "seeds": tuple(parse_range(seeds, "--seeds")),
+            "device": device,
+            "data_root": data_root,
+        }
+        ensure_writable(results / experiment_of(dataset) / "tuning", "--results")
+        question: Attempts | Search
+        if tries:
+            named = study or f"{dataset}-{model}-by-hand"
+            question = Attempts(
+                **shared,
+                study=named,
+                changes=tuple(tuple(shlex.split(text)) for text in tries),
+                runs=runs / "tune" / named,
             )
-        found = open_study(search)
-        with writing(results, "--results"):
-            path = tuning.write_trials(search, found, results, command_line())
-        printed = Console(width=None if sys.stdout.isatty() else 120)
-        print_trials(search, found, printed)
-        say(printed, f"trials: {path}")
+            chosen = _try(question, jobs or default_workers(device), results, console, printed)
+        else:
+            left = [setting.partition("=")[0].strip() for setting in fixed]
+            question = Search(
+                **shared,
+                study=study or f"{dataset}-{model}",
+                space=(
+                    parse_spaces(config, searches, left)
+                    if searches
+                    else default_spaces(config, left)
+                ),
+                storage=storage or str(runs / "tune" / f"{dataset}-{model}.log"),
+                sampler_seed=sampler_seed,
+            )
+            added = 50 if trials is None else trials
+            workers = jobs or default_workers(device)
+            chosen = _search(question, added, minutes, workers, results, console, printed)
         again = ["bunn", "train", dataset, "--model", model, "--preset", name]
-        print_best(found, [*again, *as_options(fixed)], printed)
+        print_best(chosen, [*again, *as_options(fixed)], printed)
         if evaluate:
-            every = chosen if count is None else range(count)
             with LiveDisplay(console) as live:
-                result = tuning.evaluate(
-                    search,
-                    found,
-                    every,
+                result = evaluation.evaluate(
+                    question,
+                    chosen,
+                    question.final_runs(count),
                     command=command_line(),
                     runs=runs,
                     results=results,
@@ -154,6 +187,65 @@ def tune(
             say(printed, f"test {result.metric} {spread} over {len(result.test)} runs: {path}")
 
 
+def _search(
+    search: Search,
+    trials: int,
+    minutes: float | None,
+    jobs: int,
+    results: Path,
+    console: Console,
+    printed: Console,
+) -> Chosen | None:
+    """Adds trials to a study, writes down all that it has, and prints the best."""
+    from bunn.cli.errors import writing  # noqa: PLC0415
+    from bunn.experiments import tuning  # noqa: PLC0415
+    from bunn.experiments.studies import best_trials, open_study  # noqa: PLC0415
+    from bunn.training.watch import SearchDisplay  # noqa: PLC0415
+
+    with SearchDisplay(console, trials) as display:
+        tuning.add_trials(search, trials, jobs=jobs, watcher=display, minutes=minutes)
+    study = open_study(search)
+    with writing(results, "--results"):
+        path = tuning.write_trials(search, study, results, command_line())
+    best = [
+        (trial.number, trial.value or 0.0, trial.params, trial.user_attrs.get("seconds", math.nan))
+        for trial in best_trials(study)
+    ]
+    print_trials(search.metric, best, printed)
+    found = tuning.counts(study)
+    words = [f"{found[state]} {state}" for state in ("complete", "pruned", "failed")]
+    if found["under way"]:
+        words.append(f"{found['under way']} under way")
+    say(printed, f"{found.total()} trials: {', '.join(words)}")
+    say(printed, f"trials: {path}")
+    return tuning.chosen(search, study)
+
+
+def _try(
+    attempts: Attempts, jobs: int, results: Path, console: Console, printed: Console
+) -> Chosen | None:
+    """Trains configurations that are given, writes down what came of them, and prints the best."""
+    from bunn.experiments import attempts as trying  # noqa: PLC0415
+    from bunn.training import LiveDisplay  # noqa: PLC0415
+
+    with LiveDisplay(console) as display:
+        known = trying.run_attempts(
+            attempts, jobs=jobs, watcher=display, results=results, command=command_line()
+        )
+    ranked = trying.ranked(attempts, known)
+    best = [
+        (known.index(each), each.value(attempts.pairs), each.params, each.seconds)
+        for each in ranked
+    ]
+    print_trials(attempts.metric, best, printed)
+    for each in known:
+        if each.reason is not None:
+            say(printed, f"trial {known.index(each)} could not be trained: {each.reason}")
+    say(printed, f"{len(known)} configurations, {len(ranked)} of them with all runs asked for")
+    say(printed, f"trials: {attempts.file(results)}")
+    return trying.chosen(attempts, known)
+
+
 def _require_optuna() -> None:
     try:
         import optuna  # noqa: F401, PLC0415
@@ -162,31 +254,25 @@ def _require_optuna() -> None:
         raise typer.Exit(1) from error
 
 
-def print_trials(search: Search, study: Study, console: Console) -> None:
-    """The best trials, and how many there are of every kind."""
-    from bunn.experiments.studies import best_trials, settings  # noqa: PLC0415
-    from bunn.experiments.tuning import counts  # noqa: PLC0415
+def print_trials(
+    metric: str, best: Sequence[tuple[int, float, Mapping[str, Any], float]], console: Console
+) -> None:
+    """The best trials: their numbers, values, what was chosen, and the seconds they took."""
+    from bunn.experiments.spaces import settings  # noqa: PLC0415
 
-    table = Table("trial", f"validation {search.metric}", "chosen", "seconds")
-    for trial in best_trials(study)[:SHOWN]:
-        seconds = trial.user_attrs.get("seconds", math.nan)
-        chosen = {name: _short(value) for name, value in trial.params.items()}
-        row = (str(trial.number), f"{trial.value:.4f}", "  ".join(settings(chosen)))
-        table.add_row(*row, f"{seconds:.1f}")
+    table = Table("trial", f"validation {metric}", "chosen", "seconds")
+    for number, value, params, seconds in best[:SHOWN]:
+        chosen = {name: _short(entry) for name, entry in params.items()}
+        table.add_row(str(number), f"{value:.4f}", "  ".join(settings(chosen)), f"{seconds:.1f}")
     console.print(table, markup=False, highlight=False)
-    found = counts(study)
-    words = [f"{found[state]} {state}" for state in ("complete", "pruned", "failed")]
-    if found["under way"]:
-        words.append(f"{found['under way']} under way")
-    say(console, f"{found.total()} trials: {', '.join(words)}")
 
 
-def print_best(study: Study, command: list[str], console: Console) -> None:
+def print_best(chosen: Chosen | None, command: list[str], console: Console) -> None:
     """What to type to train the best configuration."""
-    from bunn.experiments.studies import best_trials, settings  # noqa: PLC0415
+    from bunn.experiments.spaces import settings  # noqa: PLC0415
 
-    if best := best_trials(study):
-        say(console, f"best: {shlex.join([*command, *as_options(settings(best[0].params))])}")
+    if chosen is not None:
+        say(console, f"best: {shlex.join([*command, *as_options(settings(chosen.params))])}")
 
 
 def as_options(settings: list[str]) -> list[str]:

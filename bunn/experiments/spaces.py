@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,11 @@ def written(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+def settings(params: Mapping[str, Any]) -> list[str]:
+    """What was chosen, as ``--set`` takes it."""
+    return [f"{name}={written(value)}" for name, value in params.items()]
 
 
 def parse_space(text: str, name: str) -> Space:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import re
 import socket
 import warnings
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bunn.data import DATASETS
-from bunn.experiments.spaces import Space, written
+from bunn.experiments.question import Question
+from bunn.experiments.spaces import Space
 from bunn.training import Config, ConfigError
-from bunn.training.objective import ERRORS
 from bunn.training.record import differences
 
 if TYPE_CHECKING:
@@ -43,30 +41,18 @@ SAMPLER: dict[str, Any] = {"n_startup_trials": 10, "multivariate": True, "consta
 PRUNER: dict[str, Any] = {"n_startup_trials": 5, "n_warmup_steps": REPORTS // 5}
 
 
-@dataclass(frozen=True)
-class Search:
+@dataclass(frozen=True, kw_only=True)
+class Search(Question):
     """What is searched, and where it is kept.
 
     Args:
-        config: What all configurations share, and the rest before it is chosen.
         space: What may be chosen, by option.
-        splits: The splits that a configuration is trained on.
-        seeds: The seeds of every split.
         storage: The file or the database of the study.
-        study: Its name there.
-        device: ``"cpu"``, ``"cuda"`` or ``"auto"``. (default: ``"auto"``)
-        data_root: Where data lives. (default: as :func:`bunn.data.data_root` has it)
         sampler_seed: Of what is chosen. (default: another one every time)
     """
 
-    config: Config
     space: dict[str, Space]
-    splits: tuple[int, ...]
-    seeds: tuple[int, ...]
     storage: str
-    study: str
-    device: str = "auto"
-    data_root: Path | None = None
     sampler_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -74,48 +60,11 @@ class Search:
             raise ConfigError(
                 "there is nothing to search; say what: --search model.num_layers=1..8"
             )
-        if not re.fullmatch(r"\w[\w.-]*", self.study, re.ASCII):
-            raise ConfigError(
-                f"--study {self.study!r} names a file, too; use letters, digits, '-', '_' and '.'"
-            )
-        if DATASETS[self.config.dataset].reported_part == "train":
-            raise ConfigError(
-                f"{self.config.dataset} is judged by its training data; a search looks at "
-                "validation data: choose another dataset"
-            )
-
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """Of split and seed."""
-        return [(split, seed) for split in self.splits for seed in self.seeds]
-
-    @property
-    def metric(self) -> str:
-        return DATASETS[self.config.dataset].task.metric
-
-    @property
-    def smaller_is_better(self) -> bool:
-        return self.metric in ERRORS
-
-    def configuration(self, params: dict[str, Any]) -> Config:
-        """The configuration with what was chosen."""
-        return self.config.override(settings(params))
+        super().__post_init__()
 
     def described(self) -> dict[str, Any]:
-        """What everybody who joins the study must agree on, as plain values."""
-        return {
-            "dataset": self.config.dataset,
-            "model": self.config.architecture,
-            "splits": list(self.splits),
-            "seeds": list(self.seeds),
-            "space": {name: str(space) for name, space in self.space.items()},
-            "base": self.config.as_dict(),
-        }
-
-
-def settings(params: dict[str, Any]) -> list[str]:
-    """What was chosen, as ``--set`` takes it."""
-    return [f"{name}={written(value)}" for name, value in params.items()]
+        space = {name: str(space) for name, space in self.space.items()}
+        return {**super().described(), "space": space}
 
 
 def open_study(search: Search, number: int = 0) -> Study:

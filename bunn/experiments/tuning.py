@@ -1,8 +1,8 @@
 """``bunn tune``: a search for the configuration that validates best.
 
 A trial trains one configuration, run after run; its value is the mean of the best validation metric
-of its runs. Only the test metrics of the one that is chosen are ever looked at, by
-:func:`evaluate`, once the search is over.
+of its runs. Test metrics are not computed; those of the configuration that is chosen are, by
+:func:`bunn.experiments.evaluation.evaluate`, once the search is over.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean
@@ -19,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bunn.data import heterophilous
 from bunn.experiments.environment import environment
+from bunn.experiments.evaluation import Chosen
 from bunn.experiments.jobs import Job, run_jobs
-from bunn.experiments.measure import measure
-from bunn.experiments.results import Result
+from bunn.experiments.question import forget_data
 from bunn.experiments.studies import (
     PRUNER,
     REPORTS,
@@ -37,7 +34,6 @@ from bunn.experiments.studies import (
 )
 from bunn.files import as_json, plain, write_atomically
 from bunn.training import (
-    Config,
     ConfigError,
     InterruptedRunError,
     NonFiniteLossError,
@@ -75,7 +71,10 @@ def add_trials(
     first = len(study.get_trials(deepcopy=False))
     end = None if minutes is None else time.time() + 60 * minutes
     every = [Job(f"trial {i}", run_trial, (search, first + i, end)) for i in range(trials)]
-    run_jobs(every, jobs, watcher)
+    try:
+        run_jobs(every, jobs, watcher)
+    finally:
+        forget_data()
 
 
 def run_trial(watcher: Watcher, search: Search, number: int, end: float | None) -> None:
@@ -110,7 +109,7 @@ def _try_next(study: Study, search: Search) -> None:
     started = time.monotonic()
     state, value, reason, invalid = TrialState.FAIL, None, "", False
     try:
-        facts = environment(_kind(search))
+        facts = environment(search.kind_of_device)
         trial.set_user_attr("device", facts["device"])
         trial.set_user_attr("git_commit", facts["git_commit"])
         trial.set_user_attr("process", this_process())
@@ -159,7 +158,8 @@ class _Objective:
                 config,
                 [pair],
                 device=search.device,
-                data_root=search.data_root,
+                data=search.data_for(config),
+                with_test=False,
                 watcher=self._watch_first if index == 0 else self._watch,
             )
             best.append(outcome.best.metrics["val"])
@@ -216,12 +216,6 @@ def _stop_if_none_is_possible(study: Study, reason: str) -> None:
         )
 
 
-def experiment_of(dataset: str) -> str:
-    """What results on a dataset belong to."""
-    known = {spec.name for spec in heterophilous.SPECS}
-    return "heterophilous" if dataset in known else "train"
-
-
 def counts(study: Study) -> Counter[str]:
     """How many trials are complete, pruned, failed or under way."""
     return Counter(_state(trial) for trial in study.get_trials(deepcopy=False))
@@ -235,9 +229,17 @@ def configurations_tried(study: Study) -> int:
     )
 
 
+def chosen(search: Search, study: Study) -> Chosen | None:
+    """The best of a study, if any trial is complete."""
+    best = best_trials(study)
+    if not best:
+        return None
+    return Chosen(best[0].params, best[0].number, configurations_tried(study))
+
+
 def write_trials(search: Search, study: Study, results: Path, command: str) -> Path:
     """Writes all that was tried to ``<experiment>/tuning/<study>.json`` below ``results``."""
-    facts = environment(_kind(search))
+    facts = environment(search.kind_of_device)
     best = best_trials(study)
     content = {
         "study": search.study,
@@ -252,14 +254,10 @@ def write_trials(search: Search, study: Study, results: Path, command: str) -> P
         "best": best[0].number if best else None,
         "trials": [_row(trial) for trial in study.get_trials(deepcopy=False)],
     }
-    path = results / experiment_of(search.config.dataset) / "tuning" / f"{search.study}.json"
+    path = search.file(results)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, as_json(plain(content)) + "\n")
     return path
-
-
-def _kind(search: Search) -> str:
-    return "cuda" if search.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _state(trial: FrozenTrial) -> str:
@@ -282,53 +280,3 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
         "git_commit": trial.user_attrs.get("git_commit"),
         "reason": trial.user_attrs.get("reason", lost),
     }
-
-
-def evaluate(
-    search: Search,
-    study: Study,
-    splits: Sequence[int],
-    *,
-    command: str,
-    runs: Path,
-    results: Path,
-    watcher: Watcher,
-) -> Result:
-    """Trains the best configuration on all ``splits``, and looks at their test metrics.
-
-    Args:
-        search: The search.
-        study: Its study.
-        splits: With the first seed each.
-        command: What was typed.
-        runs: Where the runs are recorded; the same call goes on there.
-        results: Where the result will go; a result of another configuration is not replaced.
-        watcher: Told of the runs.
-    """
-    best = best_trials(study)
-    if not best:
-        raise ConfigError("no trial is complete, so there is nothing to evaluate; add --trials")
-    config = search.configuration(best[0].params)
-    _check_not_another(results, config)
-    result = measure(
-        config,
-        [(split, search.seeds[0]) for split in splits],
-        experiment=experiment_of(search.config.dataset),
-        preset="tuned",
-        command=command,
-        folder=runs / "tune" / f"{search.study}-trial{best[0].number}",
-        watcher=watcher,
-        device=search.device,
-        data_root=search.data_root,
-    )
-    found = {"configurations_tried": configurations_tried(study), "study": search.study}
-    return replace(result, extra={**result.extra, **found})
-
-
-def _check_not_another(results: Path, config: Config) -> None:
-    name = f"{config.dataset}-{config.architecture}-tuned.json"
-    path = results / experiment_of(config.dataset) / name
-    if path.is_file() and Config.completed(Result.read(path).options) != config.as_dict():
-        raise ConfigError(
-            f"{path} is of another configuration; move it, or choose another place with --results"
-        )

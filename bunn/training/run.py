@@ -109,6 +109,7 @@ class Run:
         reported: The part that the literature reports; ``"train"`` selects the best epoch by
             training, where that is the question. (default: ``"test"``)
         cache: Where encodings are kept. (default: nowhere)
+        with_test: Whether metrics of test data are computed. (default: :obj:`True`)
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Run:
         device: Device,
         reported: str = "test",
         cache: DiskCache | None = None,
+        with_test: bool = True,
     ) -> None:
         self.config, self.split, self.seed = config, split, seed
         self.device, self.precision = device.device, device.precision
@@ -132,6 +134,7 @@ class Run:
             )
         self.objective = Objective(dataset.task, dataset.out_channels, balanced)
         self.select_by = "train" if reported == "train" else "val"
+        self.with_test = with_test
         dtype = torch.float64 if config.training.precision == "64" else torch.float32
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.entropy)
@@ -267,9 +270,12 @@ class Run:
         return values
 
     def _evaluated_parts(self) -> tuple[str, ...]:
-        """Validation and test; training too where it is asked for, or comes for free."""
+        """Validation, and test unless it is left alone; training where it is asked for, or comes
+        for free."""
         free = self.feed.transductive and self.labels is None
-        return PARTS if free or "train" in self._looked_at else ("val", "test")
+        trained = free or "train" in self._looked_at
+        wanted = {"train": trained, "val": True, "test": self.with_test}
+        return tuple(part for part in PARTS if wanted[part])
 
     @property
     def _looked_at(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.drive import Driver, can_be_stacked, in_step, is_small
 from bunn.training.group import Group
-from bunn.training.record import RunFolder
+from bunn.training.record import RunFolder, RunFolderError
 from bunn.training.run import Evaluation, Run
 from bunn.training.watch import Progressed, Watcher, ignore
 
@@ -63,6 +64,7 @@ def train(
     keep: Callable[[Run], None] | None = None,
     compile: bool = False,
     capture: bool = True,
+    with_test: bool = True,
 ) -> list[Outcome]:
     """Trains a model for every pair of split and seed.
 
@@ -85,6 +87,8 @@ def train(
         capture: Whether steps on a GPU are captured as CUDA graphs where they do the same again and
             again: for one graph, batches on the same edges, and batches of packed graphs, which are
             filled up to one size. (default: :obj:`True`)
+        with_test: Whether metrics of test data are computed; who chooses among configurations does
+            without, so that no choice can depend on them. (default: :obj:`True`)
 
     Raises:
         InterruptedRunError: After Ctrl-C, once all is saved.
@@ -99,7 +103,7 @@ def train(
         root = None if data_root is None else Path(data_root)
         data = load_dataset(config.dataset, root, config.data)
     training = _Training(
-        config, runs, device, data, watcher, record, tensorboard, keep, compile, capture
+        config, runs, device, data, watcher, record, tensorboard, keep, compile, capture, with_test
     )
     if record is None:
         return training.train()
@@ -122,6 +126,7 @@ class _Training:
         keep: Callable[[Run], None] | None,
         compile: bool,
         capture: bool,
+        with_test: bool,
     ) -> None:
         self.config, self.pairs, self.watcher, self.record = config, list(runs), watcher, record
         self.tensorboard = tensorboard and record is not None
@@ -130,7 +135,7 @@ class _Training:
         self.reported = DATASETS[config.dataset].reported_part
         self.cache = DiskCache()
         self.keep = keep or (lambda run: None)
-        self.compile, self.capture = compile, capture
+        self.compile, self.capture, self.with_test = compile, capture, with_test
 
     def train(self) -> list[Outcome]:
         outcomes = []
@@ -157,12 +162,16 @@ class _Training:
             yield [run]
 
     def _run(self, split: int, seed: int) -> Run:
-        return Run(self.config, self.data, split, seed, self.device, self.reported, self.cache)
+        return Run(
+            *(self.config, self.data, split, seed, self.device, self.reported, self.cache),
+            with_test=self.with_test,
+        )
 
     def _train_group(self, runs: list[Run], interrupted: Callable[[], bool]) -> list[Outcome]:
         group = Group(runs, self.config, self.device, self.record, self.tensorboard)
         try:
             group.restore()
+            self._check_tested(runs)
             driver = Driver(runs, self.compile, self.capture)
             for run in runs:
                 self._report(run)
@@ -182,6 +191,15 @@ class _Training:
             group.close()
         seconds = group.seconds
         return [_outcome(run, seconds) for run in runs]
+
+    def _check_tested(self, runs: list[Run]) -> None:
+        """What was trained without a look at test data has no test metric of its best epoch."""
+        untested = [run.name for run in runs if run.best and "test" not in run.best.metrics]
+        if self.with_test and untested and self.record is not None:
+            raise RunFolderError(
+                f"{self.record.path}: {untested[0]} was trained without test metrics, for a "
+                "choice among configurations; train it into another folder"
+            )
 
     def _interruption_message(self, run: Run) -> str:
         if self.record is None:
@@ -203,7 +221,7 @@ class _Training:
                 latest.loss,
                 latest.metrics[run.select_by],
                 best.metrics[run.select_by],
-                best.metrics["test"],
+                best.metrics.get("test", math.nan),
                 run.finished,
             )
         )

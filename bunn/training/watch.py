@@ -35,7 +35,8 @@ class Progressed:
         loss: The mean training loss of the last evaluated epoch.
         val: The metric it is selected by, at the last evaluation.
         best: The best ``val`` so far.
-        test: The metric on the test part, of the model that was best.
+        test: The metric on the test part, of the model that was best; no number where test data are
+            left alone.
         finished: Whether it ended.
     """
 
@@ -171,7 +172,8 @@ class SearchDisplay(Display):
 def _state(progressed: Progressed) -> str:
     if math.isnan(progressed.loss):
         return "done" if progressed.finished else ""
+    tested = "" if math.isnan(progressed.test) else f" (test {progressed.test:.4f})"
     return (
         f"step {progressed.step}  loss {progressed.loss:.4g}  {progressed.metric} "
-        f"{progressed.val:.4f}, best {progressed.best:.4f} (test {progressed.test:.4f})"
+        f"{progressed.val:.4f}, best {progressed.best:.4f}{tested}"
     )

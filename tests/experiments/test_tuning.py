@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 from optuna.trial import TrialState, create_trial
 
 from bunn.experiments import studies, tuning
+from bunn.experiments.evaluation import evaluate
 from bunn.experiments.presets import find_preset
 from bunn.experiments.results import read_results
 from bunn.experiments.spaces import parse_spaces
@@ -383,28 +385,24 @@ def test_the_file_of_trials_tells_everything_and_nothing_of_tests(tmp_path):
         assert row["epochs"] == ([4] if possible else [])
 
 
-def test_values_do_not_depend_on_test_data(tmp_path, monkeypatch):
-    """Metrics on validation data are all that a trial is given."""
-    search = searching(tmp_path)
-    expected = [trial.value for trial in add(search, 2).trials]
+def test_trials_have_no_test_metrics(search, monkeypatch):
+    """None is computed, so nothing that is chosen can depend on one."""
+    outcomes, seen = [], []
 
-    def blind(*arguments, watcher, **keywords):
-        outcomes = train(
-            *arguments,
-            watcher=lambda seen: watcher(dataclasses.replace(seen, test=float("nan"))),
-            **keywords,
-        )
-        return [
-            dataclasses.replace(outcome, best=only_validated(outcome.best), evaluations=())
-            for outcome in outcomes
-        ]
+    def watched(*arguments, watcher, **keywords):
+        def watch(progressed):
+            seen.append(progressed.test)
+            watcher(progressed)
 
-    def only_validated(evaluation):
-        return dataclasses.replace(evaluation, metrics={"val": evaluation.metrics["val"]})
+        outcomes.extend(train(*arguments, watcher=watch, **keywords))
+        return outcomes[-1:]
 
-    monkeypatch.setattr(tuning, "train", blind)
-    again = searching(tmp_path / "again")
-    assert [trial.value for trial in add(again, 2).trials] == expected
+    monkeypatch.setattr(tuning, "train", watched)
+    add(search, 2)
+    metrics = [entry.metrics for outcome in outcomes for entry in outcome.evaluations]
+    assert len(metrics) == 2 * EPOCHS
+    assert all("val" in entry and "test" not in entry for entry in metrics)
+    assert all(math.isnan(test) for test in seen)
 
 
 def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
@@ -414,7 +412,8 @@ def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
     tuning.write_trials(search, study, results, "bunn tune")
     arguments = {"command": "bunn tune", "runs": tmp_path / "runs", "watcher": ignore}
     arguments["results"] = results
-    result = tuning.evaluate(search, study, (0, 1, 2), **arguments)
+    asked = (search, tuning.chosen(search, study), search.final_runs(3))
+    result = evaluate(*asked, **arguments)
     result.write(results)
     (found,) = read_results(results)
     assert not read_results(results / "train")  # what was tried is no result
@@ -422,29 +421,23 @@ def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
     assert found.options == search.configuration(best_trials(study)[0].params).as_dict()
     assert found.extra["study"] == "board"
     assert found.extra["configurations_tried"] == len(best_trials(study)) < len(study.trials)
-    again = tuning.evaluate(search, study, (0, 1, 2), **arguments)  # goes on where it ended
+    again = evaluate(*asked, **arguments)  # goes on where it ended
     assert again.test == result.test
     changed = {**found.options, "optimizer": {**found.options["optimizer"], "lr": 0.5}}
     dataclasses.replace(found, options=changed).write(results)
     with pytest.raises(ConfigError, match=r"tuned\.json is of another configuration; move it"):
-        tuning.evaluate(search, study, (0, 1, 2), **arguments)
+        evaluate(*asked, **arguments)
 
 
 def test_nothing_is_evaluated_where_nothing_is_complete(search, tmp_path):
     with pytest.raises(ConfigError, match="no trial is complete"):
-        tuning.evaluate(
-            *(search, open_study(search), (0,)),
+        evaluate(
+            *(search, tuning.chosen(search, open_study(search)), [(0, 0)]),
             command="",
             runs=tmp_path,
             results=tmp_path,
             watcher=ignore,
         )
-
-
-def test_what_results_belong_to():
-    names = ("roman-empire", "chameleon-filtered", "cora", "barbell")
-    belongs = ["heterophilous", "heterophilous", "train", "train"]
-    assert [tuning.experiment_of(name) for name in names] == belongs
 
 
 @pytest.mark.parametrize("when", ["rename", "unlink"])

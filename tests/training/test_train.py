@@ -1,6 +1,7 @@
 """Training from outside: signals, watchers, events, outcomes."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from bunn.training import (
     NonFiniteLossError,
     Progressed,
     Run,
+    RunFolderError,
     train,
 )
 from tests.training.tiny import StoppedError, left_behind, stop_after, tiny
@@ -113,6 +115,25 @@ def test_outcomes_and_finished_runs():
         assert outcome.parameters == sum(p.numel() for p in run.model.parameters())
         assert outcome.best == run.best
         run.model.load_state_dict(run.best_weights)
+
+
+@pytest.mark.parametrize("dataset", ["barbell", "minesweeper-board"])
+def test_who_chooses_does_without_test_metrics(dataset, tmp_path):
+    """The same training, validated the same; the folder is none to go on in with test metrics."""
+    config, seen = tiny(dataset=dataset), []
+    (tested,) = train(config, device="cpu")
+    folder = tmp_path / "untested"
+    (chosen,) = train(config, folder=folder, device="cpu", watcher=seen.append, with_test=False)
+    assert [entry.metrics["val"] for entry in chosen.evaluations] == [
+        entry.metrics["val"] for entry in tested.evaluations
+    ]
+    assert all("test" in entry.metrics for entry in tested.evaluations)
+    assert not any("test" in entry.metrics for entry in chosen.evaluations)
+    assert all(math.isnan(progressed.test) for progressed in seen)
+    with pytest.raises(RunFolderError, match=r"was trained without test metrics.*another folder"):
+        train(config, folder=folder, device="cpu", resume=True)
+    (again,) = train(config, folder=folder, device="cpu", resume=True, with_test=False)
+    assert again.best == chosen.best
 
 
 def test_the_clock_goes_on_after_a_resume(tmp_path, monkeypatch):
