@@ -53,8 +53,8 @@ def section() -> str:
     head = ["", "target", "measured", "rows that meet it"]
     return (
         "## At a glance\n\nWhat was to be reached on an H200, what is, from the least to the "
-        "largest of all rows, and in how many of them; the tables of these rows, how they were "
-        "measured, and what limits those that miss, follow.\n\n"
+        "largest of all rows, and in how many of them. [The tables](performance-tables.md) have "
+        "these rows and how they were measured; what limits those that miss is said below.\n\n"
         + table(head, (target.cells for target in found()))
         + f"\n{_largest(load('gpu_scale')['rows'])}"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import load
-from benchmarks.targets import against_targets, of_copy_as_recurrence
+from benchmarks.targets import of_copy_as_recurrence
 from bunn.diffusion import patchwise
 
 #: The run before rows were taken side by side, the last one with the recurrence of Chebyshev, and
@@ -14,8 +14,8 @@ from bunn.diffusion import patchwise
 FIRST, RECURRENCE = "log/gpu_diffusion-74d9c0e", "log/gpu_diffusion-a5c7507"
 BY_FOUR = "log/gpu_diffusion-e445302"
 
-LIMITS = """\
-### Log
+LOG = """\
+## Log of heat
 
 What limited it, and what was tried:
 
@@ -33,9 +33,9 @@ What limited it, and what was tried:
 - **Close nodes.** What is gathered can be shared, and not for one product but for all: 64 nodes of
   minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for the chain in
   bfloat16 at t = 1: 14 us instead of 90; measured are 21. In float32 splitting the features takes
-  40 of 84 us; 220 were taken before. *By blocks*, below, has all predictions. It serves where a
-  graph has places: not `random`, `like-amazon-ratings` and `like-questions`, which are generated
-  without any, and where a few steps reach everything.
+  40 of 84 us; 220 were taken before. [By blocks](performance-tables.md#by-blocks) has all
+  predictions. It serves where a graph has places: not `random`, `like-amazon-ratings` and
+  `like-questions`, which are generated without any, and where a few steps reach everything.
 - **Pieces of sums.** What tensor cores and float32 add up of a row is cut into pieces. Those of
   2,048 columns could miss `tol` on sums that hardly grow, so that pieces of 1,024 were taken: 1.05
   ms on tolokers instead of 0.86, and 0.56 on minesweeper at t = 100 instead of 0.42. Predicted were
@@ -51,10 +51,11 @@ What limited it, and what was tried:
   what is saved in gathering goes into splitting and shared memory. Not kept. In bfloat16, pieces of
   at most 48 chunks instead of 96 balance better: 70 us instead of 73.
 - **What is on its way.** At first a program took its rows one after the other: too few loads at a
-  time where rows are short, as the table below shows. To send for what a row holds before its
-  neighbours costs registers and gained nothing; nor did the numbers of neighbours one turn ahead.
+  time where rows are short, as [run by run](performance-tables.md#run-by-run) shows. To send for
+  what a row holds before its neighbours costs registers and gained nothing; nor did the numbers of
+  neighbours one turn ahead.
 - **Places left empty.** Four neighbours at a time are twelve places for the nine of the grid. Three
-  at a time took 0.84 to 0.88 of the time there, by the table below, and 0.94 in bfloat16 on a chain
+  at a time took 0.84 to 0.88 of the time there, by the same table, and 0.94 in bfloat16 on a chain
   of three neighbours to a node, but no less in float32 (`gpu_tried.json`, *how neighbours are
   read*); on minesweeper, with eight, four are right. The mean degree decides: where degrees vary,
   three would gain up to 5 % in bfloat16. All of eight or nine at once gain up to a tenth in
@@ -77,8 +78,8 @@ What limited it, and what was tried:
 - **Eigenvalues.** A polynomial of degree six is heat at t = 1 on all of [-1, 1]; but for the null
   space, eigenvalues may lie closer together than that. Since these runs *auto* estimates the
   extreme ones of a graph where it is told that calls will be repeated, and takes the best
-  polynomial for what lies between, or the limit where nothing else is left: see *Between the
-  ends*, below. Predicted for `like-amazon-ratings` in
+  polynomial for what lies between, or the limit where nothing else is left: see [between the
+  ends](performance-tables.md#between-the-ends). Predicted for `like-amazon-ratings` in
   float32 at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and
   2.0, and a step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured
   on a GPU yet.
@@ -89,10 +90,9 @@ The model of costs by which *auto* chooses is fitted to such runs.
 """
 
 
-def section(result: dict[str, Any]) -> str:
-    """What limited it, by which predictions, how far from the targets, and run by run."""
-    parts = (LIMITS, _between_ends(load("ends")), _by_blocks(result))
-    return "\n".join((*parts, against_targets(result), _run_by_run(result)))
+def tables(result: dict[str, Any]) -> str:
+    """What was predicted, and how it was reached run by run."""
+    return "\n".join((_between_ends(load("ends")), _by_blocks(result), _run_by_run(result)))
 
 
 def _between_ends(result: dict[str, Any]) -> str:

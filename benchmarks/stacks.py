@@ -21,6 +21,8 @@ RIVALS = ("SAGE", "GAT", "GT")
 TARGET = 0.6
 
 LOG = """\
+## Log of five layers
+
 In TF32 heat costs most where nodes are close to all others: its six products to and fro gather
 features of float32, whatever the precision of the dense products, and GraphSAGE gathers once. By
 blocks of close nodes it is one pass: a step on minesweeper takes 2.1 ms instead of 2.7 in TF32, 1.2
@@ -73,8 +75,8 @@ def section(result: dict[str, Any]) -> str:
         + table(
             ["graph", "precision", "eager SAGE", *(f"fastest {model}" for model in RIVALS)], ratios
         )
-        + f"\n{_against_targets(result['rows'])}\n{LOG}\n"
-        + "Where the time of a captured BuNN goes, by the kinds of kernels:\n\n"
+        + f"\n{_against_targets(result['rows'])}\n"
+        "Where the time of a captured BuNN goes, by the kinds of kernels:\n\n"
         + table(["graph", "precision", *head], kinds)
         + "\n### Memory\n\n"
         "What a step of the same holds at its peak beyond parameters, optimiser and input, in MB, "

@@ -35,6 +35,8 @@ took five to six times as long as 128.
 """
 
 MODELS_LOG = """\
+## Log of the full models
+
 The target was a quarter of the step before, 14.5 and 21.5 ms: met on both. On minesweeper the dense
 products take 6.2 ms, near their floor, means and heat by blocks 1.4, and the optimiser 0.8; of the
 chains' 4.1 ms their traffic would be 3. Compiled code does without these kernels, and is slower
@@ -101,8 +103,7 @@ def sections() -> str:
         "gpu_tests": _tests,
     }
     there = [name for name in parts if (FOLDER / f"{name}.json").is_file()]
-    found = [on_paper()] if {"gpu_layers", "gpu_models", "gpu_scale"} <= set(there) else []
-    found += [parts[name](load(name)) for name in there]
+    found = [parts[name](load(name)) for name in there]
     missing = [name for name in parts if name not in there]
     if missing:
         found.append(f"Not run yet: {', '.join(f'`{name}`' for name in missing)}.\n")
@@ -121,8 +122,8 @@ def on_paper() -> str:
     ]
     header = ["step", "precision", "TFLOP", "moved", "gathered", "predicted", "measured", "ratio"]
     return (
-        "## Steps on paper\n\nThe same for training steps, whose tables follow "
-        "(`benchmarks/predicted.py`): operations of dense products; GB that are moved where every "
+        "## Steps: two numbers each\n\nThe same for training steps (`benchmarks/predicted.py`): "
+        "operations of dense products; GB that are moved where every "
         "operation reads its inputs and writes its results once; GB of neighbours' rows; the "
         "milliseconds that follow at the rates of above, one after the other; and those measured, "
         "captured but for the large graphs.\n\n" + table(header, rows) + f"\n{PAPER_LOG}"
@@ -200,7 +201,6 @@ def _models(result: dict[str, Any]) -> str:
             rows,
         )
         + (f"\n{apart}" if kinds else "")
-        + f"\n{MODELS_LOG}"
     )
 
 

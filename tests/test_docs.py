@@ -50,10 +50,11 @@ def test_benchmark_page_is_current():
     assert PAGE.read_text() == page()
 
 
-def test_performance_page_is_current():
-    from benchmarks.performance import PAGE, page  # noqa: PLC0415
+def test_pages_on_speed_are_current():
+    from benchmarks.performance import DOCS, pages  # noqa: PLC0415
 
-    assert PAGE.read_text() == page()
+    for name, text in pages().items():
+        assert (DOCS / name).read_text() == text, name
 
 
 def test_theory_page_is_current():
