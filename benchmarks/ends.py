@@ -21,7 +21,7 @@ from benchmarks.timing import interleaved, medians, seconds
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.minimax import minimax
-from bunn.interval import Interval
+from bunn.graph.interval import Interval
 from bunn.keeping import lasting
 
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0)

@@ -36,8 +36,8 @@ from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, chebyshev_degree
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
 from bunn.diffusion.factors import factorize
+from bunn.graph.operator import csr_matrix
 from bunn.kernels.arguments import Factor
-from bunn.operator import csr_matrix
 from bunn.replay import captured
 
 TIMES = (1.0, 10.0, 100.0)

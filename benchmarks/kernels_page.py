@@ -57,9 +57,9 @@ normalisation. Such a pass is bound by its instructions. A hash decides what is 
 the backward pass instead of being stored, and GELU takes one exponential.
 
 Where a graph is asked for again and again, its heat at a fixed time is taken by blocks of
-{patchwise.ROWS} nodes that are close together (`bunn/ordering.py` merges pairs of nodes, pairs of
-pairs and so on) and the nodes within their reach, with the kernel of the heat in small dense
-matrices: one pass (`bunn/kernels/patches.py`), whatever the degree. For features of 16 bits
+{patchwise.ROWS} nodes that are close together (`bunn/graph/ordering.py` merges pairs of nodes,
+pairs of pairs and so on) and the nodes within their reach, with the kernel of the heat in small
+dense matrices: one pass (`bunn/kernels/patches.py`), whatever the degree. For features of 16 bits
 matrices have their type. Those of float32 are scaled by column and split into two numbers of
 float16, as the matrix is: three products. Tensor cores cut off what does not fit into a sum, term
 by term, instead of rounding it; where 2,048 terms are alike that is 1.5e-5, more than `tol`. So

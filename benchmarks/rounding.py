@@ -21,7 +21,7 @@ from benchmarks.results import save
 from bunn import Laplacian, diffuse
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
 from bunn.diffusion.factors import factorize
-from bunn.operator import csr_matrix
+from bunn.graph.operator import csr_matrix
 
 TIMES = (1.0, 10.0, 100.0, 1000.0)
 #: Beyond them, in float32, the recurrence of Chebyshev alone.

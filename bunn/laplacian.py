@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from bunn.components import Blocks, component_labels
-from bunn.edges import Adjacency, add_loops, check_no_gradient, read_edges
+from bunn.graph.components import Blocks, component_labels
+from bunn.graph.edges import Adjacency, add_loops, check_no_gradient, read_edges
+from bunn.graph.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
+from bunn.graph.patchwork import Patchwork
+from bunn.graph.spectrum import BlockSpectrum, Eigenpairs
 from bunn.kernels import cut_long_rows
 from bunn.kernels.arguments import Blocks as RowBlocks
 from bunn.kernels.grouping import group_rows
-from bunn.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
-from bunn.patchwork import Patchwork
-from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 if TYPE_CHECKING:
-    from bunn.selection import ComponentsOf
+    from bunn.batches.selection import ComponentsOf
 
 Normalization = Literal["rw", "sym"]
 
@@ -140,7 +140,7 @@ class Laplacian:
         self.patchwork = Patchwork()
         #: For a tolerance, times before and after which heat is even: bunn.diffusion.auto.
         self.relaxation: dict[float, tuple[float, float]] = {}
-        #: Where it is in the Laplacian of many graphs that it is a part of: bunn.selection.
+        #: Where it is in the Laplacian of many graphs that it is a part of: bunn.batches.selection.
         self.origin: ComponentsOf | None = None
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bunn.edges import Adjacency, check_no_gradient
+from bunn.graph.edges import Adjacency, check_no_gradient
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian, Normalization
 

@@ -8,7 +8,7 @@ from torch_geometric.data import Batch, Data
 from bunn import Laplacian
 from bunn.cores import MANY, by_cores
 from bunn.data.transforms import RandomWalkEncoding
-from bunn.spectrum import block_spectrum
+from bunn.graph.spectrum import block_spectrum
 from tests.graphs import edges_of
 
 
@@ -57,7 +57,7 @@ def test_eigenvectors_of_many_components(lot, batch, monkeypatch):
     """One size at a time, some, and all."""
     lap = Laplacian(batch.edge_index, num_nodes=batch.num_nodes).to(torch.float64)
     assert lap.num_components >= MANY
-    monkeypatch.setattr("bunn.spectrum.LOT", lot)
+    monkeypatch.setattr("bunn.graph.spectrum.LOT", lot)
     values, vectors = block_spectrum(lap)
     assert [tuple(value.shape) for value in values] == list(lap.blocks.shapes)
     s = lap.blocks.dense(*lap.coordinates())

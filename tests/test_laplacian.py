@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch_geometric.utils import to_undirected
 
 from bunn import Laplacian, diffuse
-from bunn.components import component_labels, hooked_labels
+from bunn.graph.components import component_labels, hooked_labels
 from tests.graphs import ZOO, edges_of, graphs, zoo_laplacian
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bunn.baselines import propagation
 from bunn.baselines.propagation import neighbor_sum
-from bunn.operator import SymmetricOperator, random_walk
+from bunn.graph.operator import SymmetricOperator, random_walk
 
 
 class Averages(NamedTuple):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bunn.baselines.averages import sum_dtype
 from bunn.calling import plain
+from bunn.graph.operator import csr_matrix, exact_arithmetic
 from bunn.kernels.arguments import Listing
-from bunn.operator import csr_matrix, exact_arithmetic
 
 
 def serve(*tensors: Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
-from bunn.spans import ranges, starts
+from bunn.graph.spans import ranges, starts
 
 
 class Hops(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bunn.baselines.attention import AttentionEdges
 from bunn.baselines.padding import numbered
-from bunn.spans import starts
+from bunn.graph.spans import starts
 
 
 class Interactions(NamedTuple):

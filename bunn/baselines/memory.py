@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bunn.graph.operator import for_keeps
 from bunn.keeping import handed_out
-from bunn.operator import for_keeps
 
 #: How many graphs a model remembers: batches of a few sizes.
 REMEMBERED = 16

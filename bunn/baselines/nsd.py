@@ -17,8 +17,8 @@ from bunn.baselines.frame import Block, GraphModule
 from bunn.baselines.options import FrameOptions, check_choice, check_count, check_divides
 from bunn.baselines.sheaf import MapKind, Sheaf, SheafLaplacian, paired_edges
 from bunn.bundle import FlatBundle, num_map_params
+from bunn.graph.operator import exact_arithmetic
 from bunn.nn.block import Norm
-from bunn.operator import exact_arithmetic
 
 
 @dataclass(frozen=True)

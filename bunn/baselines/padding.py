@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
-from bunn.spans import starts
+from bunn.graph.spans import starts
 
 
 class Padding(NamedTuple):

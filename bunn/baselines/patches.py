@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 from bunn.baselines.propagation import gather, scatter_sum
-from bunn.spans import ranges, starts
+from bunn.graph.spans import ranges, starts
 
 
 class Patches(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bunn.baselines.attention import AttentionEdges, served
 from bunn.baselines.propagation import DENSE_SIZE, dense_blocks, gather, scatter_sum
-from bunn.edges import read_edges
+from bunn.graph.edges import read_edges
 
 MapKind = Literal["orthogonal", "diagonal", "general"]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from bunn.bundle.householder import HouseholderMap
 from bunn.bundle.rotation import PlaneMaps
 from bunn.bundle.skew import cayley, exponential
+from bunn.graph.operator import exact_arithmetic
 from bunn.laplacian import Laplacian, check_laplacian
-from bunn.operator import exact_arithmetic
 
 __all__ = ["MAPS", "FlatBundle", "MapFamily", "num_map_params"]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from bunn.batches.selection import Selection, Union
 from bunn.data.dataset import GraphCollection, check_indices
-from bunn.selection import Selection, Union
+from bunn.graph.spans import starts
 from bunn.sharing import known_edges
-from bunn.spans import starts
 
 
 class Pack:
@@ -21,7 +21,7 @@ class Pack:
     A batch is gathered where the tensors are; the host, which knows all sizes, waits for nothing.
     What a graph alone determines, its operator, its components and the eigenvectors of its
     Laplacian, is worked out for all graphs at once, and gathered likewise: see
-    :mod:`bunn.selection`.
+    :mod:`bunn.batches.selection`.
 
     Args:
         num_nodes: ``(g,)`` of every graph.
@@ -127,7 +127,7 @@ class Pack:
 
     def with_spare(self, nodes: int, edges: int) -> Pack:
         """The same with one more graph to fill up batches with, all of whose values are zero:
-        :meth:`bunn.selection.Union.with_spare`."""
+        :meth:`bunn.batches.selection.Union.with_spare`."""
         union = self.union.with_spare(nodes, edges)
         nodes, edges = int(union.num_nodes[-1]), int(union.num_edges[-1])
         counts = ((self.nodes, nodes), (self.edges, edges), (self.graphs, 1))

@@ -20,8 +20,8 @@ from bunn.diffusion.limit import limit as _limit
 from bunn.diffusion.options import Method, Options, Time
 from bunn.diffusion.spectral import spectral as _spectral
 from bunn.diffusion.tolerance import polynomial_heat
+from bunn.graph.operator import exact_arithmetic
 from bunn.laplacian import Laplacian, check_laplacian
-from bunn.operator import exact_arithmetic
 
 __all__ = [
     "METHODS",

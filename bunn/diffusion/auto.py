@@ -46,10 +46,10 @@ from bunn.diffusion.limit import component_mean
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import ROWS, PatchMatrix, capturing, mean_patches, reach
 from bunn.diffusion.polynomial import FROM_TIME, Polynomial, heat
-from bunn.interval import Interval
+from bunn.graph.interval import Interval
+from bunn.graph.operator import for_keeps
 from bunn.keeping import handed_out, lasts
 from bunn.laplacian import Laplacian
-from bunn.operator import for_keeps
 
 
 class Machine(NamedTuple):

@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bunn import kernels
+from bunn.batches.selection import ComponentsOf
 from bunn.calling import plain
-from bunn.components import ALIGNED, Blocks, round_up
+from bunn.graph.components import ALIGNED, Blocks, round_up
 from bunn.kernels import TERMS
 from bunn.kernels.arguments import Decay, even
-from bunn.selection import ComponentsOf
 
 
 def lost_in_sums(size: int) -> float:

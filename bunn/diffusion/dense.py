@@ -36,9 +36,9 @@ from bunn.diffusion.patchwise import (
 from bunn.diffusion.polynomial import Polynomial, heat
 from bunn.diffusion.products import filled_up, narrow_product
 from bunn.diffusion.tolerance import polynomial_heat
+from bunn.graph.operator import for_keeps
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
-from bunn.operator import for_keeps
 
 #: Bytes of heat kernels that one Laplacian keeps, of the largest two; the one in use always stays.
 KERNEL_BYTES = 2**29

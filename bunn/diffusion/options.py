@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from bunn.interval import Interval
+from bunn.graph.interval import Interval
 from bunn.laplacian import Laplacian
 
 

@@ -24,11 +24,11 @@ from torch import Tensor
 from bunn import kernels
 from bunn.calling import apply, batched
 from bunn.diffusion.polynomial import Polynomial, heat
+from bunn.graph.operator import SymmetricOperator, for_keeps, random_walk
+from bunn.graph.ordering import close_together
+from bunn.graph.spans import starts
 from bunn.kernels.arguments import Patches, Spans, joined_matrix, split_matrix
 from bunn.laplacian import Laplacian
-from bunn.operator import SymmetricOperator, for_keeps, random_walk
-from bunn.ordering import close_together
-from bunn.spans import starts
 
 #: Rows of a block, and how many where features of float32 are multiplied with :data:`MANY` columns.
 ROWS, MORE_ROWS = 64, 128

@@ -30,8 +30,7 @@ from bunn.diffusion.factors import factorize
 from bunn.diffusion.minimax import minimax
 from bunn.diffusion.taylor import taylor, taylor_coefficients
 from bunn.diffusion.uniformization import uniformization, uniformization_degree
-from bunn.kernels.arguments import Factor
-from bunn.operator import (
+from bunn.graph.operator import (
     SymmetricOperator,
     csr_matrix,
     exact_arithmetic,
@@ -41,6 +40,7 @@ from bunn.operator import (
     to_operator_frame,
     unfold_columns,
 )
+from bunn.kernels.arguments import Factor
 
 
 class Recurrence(Protocol):

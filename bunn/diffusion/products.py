@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bunn.calling import apply
-from bunn.components import ALIGNED
+from bunn.graph.components import ALIGNED
 
 
 def filled_up(matrix: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ from bunn.diffusion.blockwise import Basis, basis_heat, decay_factors
 from bunn.diffusion.dense import in_place, storage
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.products import filled_up, narrow_product
+from bunn.graph.operator import for_keeps
 from bunn.keeping import handed_out
 from bunn.laplacian import Laplacian
-from bunn.operator import for_keeps
 
 #: Without ``num_eigs``, a component up to this size is diagonalised in full.
 FULL_SIZE = 2048

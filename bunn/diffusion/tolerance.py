@@ -11,7 +11,7 @@ from bunn import kernels
 from bunn.diffusion.limit import null_part
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.polynomial import DEGREES, FROM_TIME, Polynomial, error_of_sums, heat
-from bunn.interval import Interval
+from bunn.graph.interval import Interval
 from bunn.laplacian import Laplacian
 
 #: How much of ``tol`` may be left to the rounding of the operator in float32.

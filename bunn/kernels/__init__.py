@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from bunn.calling import batched, plain
+from bunn.graph.spans import ranges
 from bunn.kernels.arguments import Blocks, Decay, Factor, Patches, Rows, Tiles
-from bunn.spans import ranges
 
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

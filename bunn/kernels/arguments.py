@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bunn.spans import ranges, starts
+from bunn.graph.spans import ranges, starts
 
 #: Numbers that are split into two of float16 are below two to this power, or twice that.
 BITS = 14
@@ -68,9 +68,9 @@ class Tiles(NamedTuple):
 
     Args:
         table: ``(t, 5)`` int32: where the matrix begins, over the square of
-            :data:`bunn.components.ALIGNED`; its side, filled up to a multiple of that, over that;
-            where the nodes of the component begin in ``order``; how many they are;
-            and the first of the rows, over ``rows``.
+            :data:`bunn.graph.components.ALIGNED`; its side, filled up to a multiple of that, over
+            that; where the nodes of the component begin in ``order``; how many they are; and the
+            first of the rows, over ``rows``.
         order: ``(n,)`` int32 the nodes, by component.
         rows: How many rows are taken together.
     """

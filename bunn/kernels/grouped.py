@@ -19,7 +19,7 @@ import torch
 import triton
 from torch import Tensor
 
-from bunn.components import ALIGNED
+from bunn.graph.components import ALIGNED
 from bunn.kernels import TERMS
 from bunn.kernels.arguments import Decay, Tiles
 from bunn.kernels.chains import add_up_parts

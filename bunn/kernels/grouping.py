@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
+from bunn.graph.spans import starts
 from bunn.kernels.arguments import Blocks
-from bunn.spans import starts
 
 #: Rows of a block.
 ROWS = 64

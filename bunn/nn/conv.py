@@ -13,7 +13,7 @@ from torch_geometric.nn.inits import reset
 from bunn.bundle import FlatBundle, num_map_params
 from bunn.diffusion import METHODS, Options, solve
 from bunn.diffusion.spectral import takes_all
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization, check_normalization
 from bunn.nn.chains import feed_forward
 from bunn.nn.phi import MLPPhi, PhiNetwork

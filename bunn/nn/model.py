@@ -13,7 +13,7 @@ from torch_geometric.nn.inits import reset
 from torch_geometric.nn.resolver import activation_resolver
 
 from bunn.bundle import num_map_params
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization
 from bunn.nn.block import BuNNBlock, Norm
 from bunn.nn.conv import Bias, BuNNConv

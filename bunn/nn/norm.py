@@ -1,9 +1,9 @@
 r"""BatchNorm that can tell the rows of a batch from those that fill it up.
 
 A step that is recorded has fixed shapes, so batches of graphs are filled up to a fixed number of
-nodes (:mod:`bunn.rooms`). Everything in a graph network keeps to a node and its neighbours, or to
-its graph, and what is filled up has neither in common with the rest; but for the statistics of a
-BatchNorm, which are those of the first :math:`m` of :math:`n` rows here.
+nodes (:mod:`bunn.batches.rooms`). Everything in a graph network keeps to a node and its neighbours,
+or to its graph, and what is filled up has neither in common with the rest; but for the statistics
+of a BatchNorm, which are those of the first :math:`m` of :math:`n` rows here.
 """
 
 from __future__ import annotations

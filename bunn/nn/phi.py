@@ -17,7 +17,7 @@ from torch_geometric.nn.resolver import activation_resolver
 
 from bunn import kernels
 from bunn.diffusion.auto import choose_mean
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn.chains import Stage, feed_forward, is_plain_norm, may_be_fused, stages_of
 from bunn.nn.dropout import Dropout

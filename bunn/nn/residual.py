@@ -25,6 +25,7 @@ from bunn import kernels
 from bunn.calling import batched
 from bunn.diffusion.patchwise import PatchMatrix
 from bunn.diffusion.products import multiply_16_bits
+from bunn.graph.operator import SymmetricOperator, random_walk
 from bunn.kernels.arguments import Dropout
 from bunn.nn.chains import (
     NOTHING,
@@ -35,7 +36,6 @@ from bunn.nn.chains import (
     kept_of,
     passes,
 )
-from bunn.operator import SymmetricOperator, random_walk
 
 
 class Parameters(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bunn.diffusion import diffuse
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNNConv
 from bunn.theory.networks import lookup_network, mixing

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bunn.batches.rooms import Room
 from bunn.kernels import wanted
 from bunn.nn.norm import counts_rows
-from bunn.rooms import Room
 from bunn.training.config import Config
 
 
@@ -100,7 +100,8 @@ class Draft(NamedTuple):
     """A batch of graphs that is known by their numbers, and put together inside of a step.
 
     Args:
-        numbers: On the host: a :class:`bunn.rooms.Plan`, and what else is drawn for the batch.
+        numbers: On the host: a :class:`bunn.batches.rooms.Plan`, and what else is drawn for the
+            batch.
         room: Where it is put together.
         build: From the numbers on the device to the batch.
     """

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bunn.batches.rooms import Room
 from bunn.keeping import kept
 from bunn.nn import DiffusionTime
 from bunn.replay import capturing
-from bunn.rooms import Room
 from bunn.training.batch import Batch, Draft
 from bunn.training.run import Run
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch_geometric.data import Data
 
-from bunn.components import ready_to_send
+from bunn.batches.rooms import Filled, Plan, Room, Size, spare_for
 from bunn.data import GraphCollection, Split
 from bunn.data.pack import PackedGraphs
 from bunn.data.seeds import generator
 from bunn.data.stack import GraphStack
 from bunn.data.transforms import DiskCache, apply_signs, random_signs
-from bunn.rooms import Filled, Plan, Room, Size, spare_for
+from bunn.graph.components import ready_to_send
 from bunn.training.batch import Batch, Draft, Inputs
 from bunn.training.config import Encoding
 from bunn.training.encode import encode

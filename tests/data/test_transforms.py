@@ -14,7 +14,7 @@ import bunn
 import bunn.data.transforms.graph
 import bunn.data.transforms.laplacian_encoding
 import bunn.data.transforms.random_walk_encoding
-import bunn.spectrum
+import bunn.graph.spectrum
 from bunn.data.transforms import (
     CachedSpectrum,
     DegreeEncoding,
@@ -74,7 +74,7 @@ def transition_matrix(data: Data) -> torch.Tensor:
 def few_are_many(monkeypatch):
     """A component of more than a dozen nodes is a large one."""
     for module in (
-        bunn.spectrum,
+        bunn.graph.spectrum,
         bunn.data.transforms.graph,
         bunn.data.transforms.laplacian_encoding,
         bunn.data.transforms.random_walk_encoding,
@@ -414,8 +414,8 @@ def no_eigenvalues(monkeypatch):
         def refuse(*args):
             raise AssertionError("a spectrum was computed")
 
-        monkeypatch.setattr(bunn.spectrum, "block_spectrum", refuse)
-        monkeypatch.setattr(bunn.spectrum, "lowest_eigenpairs", refuse)
+        monkeypatch.setattr(bunn.graph.spectrum, "block_spectrum", refuse)
+        monkeypatch.setattr(bunn.graph.spectrum, "lowest_eigenpairs", refuse)
 
     return arm
 

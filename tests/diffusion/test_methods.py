@@ -109,7 +109,7 @@ def test_auto_finds_out_quickly_that_a_graph_has_not_relaxed():
 
 
 def test_auto_at_the_limit_asks_for_no_eigenvalues(monkeypatch):
-    monkeypatch.setattr("bunn.spectrum.smallest_nonzero", None)
+    monkeypatch.setattr("bunn.graph.spectrum.smallest_nonzero", None)
     lap = lap_of(nx.random_regular_graph(5, 3000, seed=0))
     x = torch.randn(3000, 2)
     torch.testing.assert_close(diffuse(x, lap, 1e6), diffuse(x, lap, math.inf))
@@ -143,7 +143,7 @@ def test_auto_uses_a_spectrum_that_is_there():
 
 def test_spectral_uses_a_block_spectrum_of_any_size(monkeypatch):
     monkeypatch.setattr("bunn.diffusion.spectral.FULL_SIZE", 10)
-    monkeypatch.setattr("bunn.spectrum.lowest_eigenpairs", None)
+    monkeypatch.setattr("bunn.graph.spectrum.lowest_eigenpairs", None)
     lap = lap_of(nx.cycle_graph(30))
     lap.block_spectrum()
     assert diffuse(torch.randn(30, 2), lap, 1.0, method="spectral").isfinite().all()

@@ -15,7 +15,7 @@ from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, Time, chebyshev_degree, solve
 from bunn.diffusion.auto import PATIENCE, choose
 from bunn.diffusion.minimax import HIGHEST_DEGREE, minimax
-from bunn.interval import Interval
+from bunn.graph.interval import Interval
 from bunn.keeping import lasting
 from tests.graphs import edges_of, graphs, relative_error
 
@@ -169,7 +169,7 @@ def test_auto_takes_the_limit_instead_of_a_dense_product():
 
 
 def test_nothing_is_looked_for_where_it_would_not_serve(monkeypatch):
-    monkeypatch.setattr("bunn.spectrum.find_interval", None)
+    monkeypatch.setattr("bunn.graph.spectrum.find_interval", None)
     lap = mixing()
     x = torch.randn(lap.num_nodes, 2)
     learned = torch.tensor([1.0, 2.0], requires_grad=True)

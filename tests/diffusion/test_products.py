@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, heat_kernel
-from bunn.components import Blocks
 from bunn.diffusion.blockwise import lost_in_sums
 from bunn.diffusion.patchwise import CHUNK, LOST_IN_SUMS
 from bunn.diffusion.products import filled_up, narrow_product
+from bunn.graph.components import Blocks
 from bunn.kernels import LONGEST, TERMS
 from bunn.kernels.arguments import BITS, split_matrix
 from tests.graphs import ZOO, edges_of

@@ -13,9 +13,9 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from bunn.components import ALIGNED, TOGETHER
 from bunn.diffusion.patchwise import CHUNK, MORE_ROWS
 from bunn.diffusion.patchwise import ROWS as PATCH_ROWS
+from bunn.graph.components import ALIGNED, TOGETHER
 from bunn.kernels import bits, columns, halves, heads, norms, planes, squares, steps, turns
 from bunn.kernels.arguments import BITS
 from bunn.kernels.grouped import NARROW, WIDE

@@ -12,15 +12,15 @@ from torch.autograd import forward_ad
 
 import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, kernels
-from bunn.components import Blocks
 from bunn.diffusion.auto import choose
 from bunn.diffusion.blockwise import Basis, BlockMatrix, basis_heat, block_product
 from bunn.diffusion.options import Options, Time
+from bunn.graph.components import Blocks
 from bunn.kernels.arguments import Decay
 from bunn.kernels.grouped import SquareTiling, multiply_grouped
+from tests.batches.test_rooms import PAIRS, batch_of, filled, room_for
 from tests.graphs import edges_of
 from tests.kernels.test_walk import DEVICE
-from tests.test_rooms import PAIRS, batch_of, filled, room_for
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SIZES = (3, 40, 1, 5, 3, 1, 71, 66)

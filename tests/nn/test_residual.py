@@ -9,9 +9,9 @@ from torch import nn
 from bunn import Laplacian, kernels
 from bunn.diffusion import auto
 from bunn.diffusion.patchwise import mean_patches, patch_product
+from bunn.graph.operator import random_walk
 from bunn.keeping import lasting
 from bunn.nn import SAGEPhi, residual
-from bunn.operator import random_walk
 from tests.graphs import ZOO
 
 pytest.importorskip("triton", reason="needs Triton")

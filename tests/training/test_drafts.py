@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bunn.batches.rooms import Room
 from bunn.data import GraphDataset, Split, Task
 from bunn.data.pack import Pack, PackedGraphs
-from bunn.rooms import Room
 from bunn.training import Config, Run
 from bunn.training import capture as module
 from bunn.training.batch import Batch, Draft, may_have_rooms

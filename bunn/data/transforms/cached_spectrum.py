@@ -10,10 +10,10 @@ from torch_geometric.transforms import BaseTransform
 
 from bunn.data.transforms.cache import DiskCache
 from bunn.data.transforms.graph import Graph
+from bunn.graph.operator import for_keeps, random_walk
+from bunn.graph.spectrum import BlockSpectrum
 from bunn.laplacian import Laplacian, Normalization
-from bunn.operator import for_keeps, random_walk
 from bunn.sharing import laplacian_of
-from bunn.spectrum import BlockSpectrum
 
 #: The end of an error message.
 ANOTHER_GRAPH = (

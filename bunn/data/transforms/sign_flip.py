@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
-from bunn.components import sent
+from bunn.graph.components import sent
 from bunn.sizes import check_batch
 
 

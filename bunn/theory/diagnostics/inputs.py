@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.sharing import laplacian_of
 

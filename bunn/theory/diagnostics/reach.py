@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian, check_laplacian
 from bunn.theory.diagnostics.inputs import Nodes, evaluating, graph_of, node_indices
 from bunn.theory.diagnostics.sensitivities import (

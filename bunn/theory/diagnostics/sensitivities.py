@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.theory.diagnostics.inputs import Nodes, evaluating, node_indices
 

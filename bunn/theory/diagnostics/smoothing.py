@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from bunn.edges import Adjacency
+from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian
 from bunn.nn import BuNN
 from bunn.sizes import check_batch

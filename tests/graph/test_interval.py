@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bunn import Laplacian
-from bunn.interval import find_interval
+from bunn.graph.interval import find_interval
 from tests.graphs import ZOO, edges_of, graphs
 
 
@@ -59,6 +59,6 @@ def test_it_is_found_once_and_moves_along(monkeypatch):
     edge_index, n = edges_of(nx.random_regular_graph(8, 500, seed=0))
     lap = Laplacian(edge_index, num_nodes=n)
     found = lap.eigenpairs.between(lap)
-    monkeypatch.setattr("bunn.spectrum.find_interval", None)
+    monkeypatch.setattr("bunn.graph.spectrum.find_interval", None)
     assert lap.eigenpairs.between(lap) is found
     assert lap.to(torch.float64).eigenpairs.interval == found

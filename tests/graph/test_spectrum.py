@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import ArpackNoConvergence
 from torch_geometric.utils import erdos_renyi_graph, to_undirected
 
-import bunn.spectrum
+import bunn.graph.spectrum
 from bunn import Laplacian
 from tests.graphs import ZOO, edges_of, graphs, zoo_laplacian
 
@@ -48,7 +48,7 @@ def test_random_graphs(graph, num_eigs):
 @pytest.fixture
 def small_dense_limit(monkeypatch):
     """Lanczos for graphs of any size above a dozen nodes."""
-    monkeypatch.setattr(bunn.spectrum, "DENSE_SIZE", 12)
+    monkeypatch.setattr(bunn.graph.spectrum, "DENSE_SIZE", 12)
 
 
 @pytest.mark.usefixtures("small_dense_limit")
@@ -64,7 +64,7 @@ def test_falls_back_and_says_so(monkeypatch):
     def never(*args, **kwargs):
         raise ArpackNoConvergence("no", [], [])
 
-    monkeypatch.setattr(bunn.spectrum, "eigsh", never)
+    monkeypatch.setattr(bunn.graph.spectrum, "eigsh", never)
     edge_index, n = edges_of(nx.grid_2d_graph(7, 8))
     lap = Laplacian(edge_index, num_nodes=n).to(torch.float64)
     with pytest.warns(UserWarning, match="falling back on a dense eigendecomposition"):
@@ -75,7 +75,7 @@ def test_falls_back_and_says_so(monkeypatch):
 @pytest.mark.usefixtures("small_dense_limit")
 def test_inverse_iteration_helps_lanczos_out(monkeypatch):
     """Where eigenvalues crowd at zero, as on a long path."""
-    monkeypatch.setattr(bunn.spectrum, "LANCZOS", 1)
+    monkeypatch.setattr(bunn.graph.spectrum, "LANCZOS", 1)
     edge_index, n = edges_of(nx.path_graph(400))
     check(Laplacian(edge_index, num_nodes=n).to(torch.float64), 6)
 
@@ -152,9 +152,9 @@ def test_many_components_are_diagonalised_by_all_cores(monkeypatch):
     half = torch.cat(paths, 1)
     lap = Laplacian(torch.cat((half, half.flip(0)), 1), num_nodes=sum(sizes))
     threads = torch.get_num_threads()
-    one_by_one = bunn.spectrum.block_spectrum(lap)
-    monkeypatch.setattr(bunn.spectrum, "MANY", 2)
-    by_cores = bunn.spectrum.block_spectrum(lap)
+    one_by_one = bunn.graph.spectrum.block_spectrum(lap)
+    monkeypatch.setattr(bunn.graph.spectrum, "MANY", 2)
+    by_cores = bunn.graph.spectrum.block_spectrum(lap)
     assert torch.get_num_threads() == threads
     for ours, theirs in zip(by_cores.values, one_by_one.values, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -20,9 +20,9 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import pad
 
+from bunn.graph.operator import for_keeps
+from bunn.graph.spans import ranges, starts
 from bunn.kernels.arguments import Tiles
-from bunn.operator import for_keeps
-from bunn.spans import ranges, starts
 
 Number = TypeVar("Number", int, Tensor)
 

@@ -21,8 +21,8 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from bunn.cores import MANY, by_cores
-from bunn.interval import Interval, find_interval
-from bunn.operator import before_compiling
+from bunn.graph.interval import Interval, find_interval
+from bunn.graph.operator import before_compiling
 
 if TYPE_CHECKING:
     from bunn.laplacian import Laplacian

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bunn.operator import random_walk
+from bunn.graph.operator import random_walk
 
 if TYPE_CHECKING:
     from bunn.laplacian import Laplacian

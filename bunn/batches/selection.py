@@ -16,12 +16,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bunn.components import ALIGNED, Blocks, round_up, sent
+from bunn.graph.components import ALIGNED, Blocks, round_up, sent
+from bunn.graph.operator import before_compiling, for_keeps
+from bunn.graph.spans import ranges, starts
+from bunn.graph.spectrum import BlockSpectrum, Eigenpairs
 from bunn.kernels import cut_long_rows, longest
 from bunn.laplacian import Laplacian, Normalization
-from bunn.operator import before_compiling, for_keeps
-from bunn.spans import ranges, starts
-from bunn.spectrum import BlockSpectrum, Eigenpairs
 
 #: Bytes of eigenvectors that are kept for all graphs; on a GPU an eighth of what it has.
 MEMORY = 2**32
@@ -309,7 +309,7 @@ class ComponentsOf:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """As :meth:`bunn.components.Blocks.of` finds them."""
+        """As :meth:`bunn.graph.components.Blocks.of` finds them."""
         whole, chosen, device = self.whole, self.chosen, self.chosen.nodes.device
         count = whole.num_components[chosen.members]
         owner = torch.repeat_interleave(torch.arange(count.numel()), count)[self.order]

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bunn
-from bunn import selection as selection_module
+from bunn.batches import selection as selection_module
+from bunn.batches.selection import Union
 from bunn.diffusion.blockwise import Basis
+from bunn.graph.spans import ranges
 from bunn.keeping import lasting
-from bunn.selection import Union
 from bunn.sharing import known_edges, laplacian_of
-from bunn.spans import ranges
 from bunn.theory import graphs as shapes
 
 #: Graphs of several components, of one node, without edges; some of them alike.

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import bunn
 from bunn import kernels
-from bunn import selection as selection_module
-from bunn.components import TOGETHER
-from bunn.rooms import Filled, Plan, Room, Size, isolated, spare_for
+from bunn.batches import selection as selection_module
+from bunn.batches.rooms import Filled, Plan, Room, Size, isolated, spare_for
+from bunn.graph.components import TOGETHER
 from bunn.theory import graphs as shapes
-from tests.test_selection import GRAPHS, batch_of, union_of
+from tests.batches.test_selection import GRAPHS, batch_of, union_of
 
 #: One of them is larger than a tile.
 PAIRS = [*GRAPHS, (shapes.cycle(150).edge_index, 152)]

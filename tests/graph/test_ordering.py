@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bunn import Laplacian, ordering
+from bunn import Laplacian
 from bunn.diffusion.patchwise import order
-from bunn.ordering import close_together
+from bunn.graph import ordering
+from bunn.graph.ordering import close_together
 from tests.graphs import edges_of
 
 

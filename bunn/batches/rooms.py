@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from bunn import kernels
-from bunn.components import ALIGNED, TOGETHER, Blocks, cut_into_tiles, round_up
+from bunn.batches.selection import ComponentsOf, Selection, Union, Whole
+from bunn.graph.components import ALIGNED, TOGETHER, Blocks, cut_into_tiles, round_up
+from bunn.graph.spans import ranges, starts
 from bunn.kernels.arguments import Tiles
-from bunn.selection import ComponentsOf, Selection, Union, Whole
-from bunn.spans import ranges, starts
 
 #: Room that there is, in standard deviations of a batch that is drawn: one in some hundreds has to
 #: do without.
@@ -99,7 +99,8 @@ class Room:
     """Where batches of one size are put together.
 
     Args:
-        union: All graphs, the last of which fills up: :meth:`bunn.selection.Union.with_spare`.
+        union: All graphs, the last of which fills up:
+            :meth:`bunn.batches.selection.Union.with_spare`.
         size: How much there is room for.
     """
 

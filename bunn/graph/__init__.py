@@ -1,0 +1,1 @@
+"""What a graph alone determines; :class:`bunn.Laplacian` holds it all."""
