@@ -20,7 +20,6 @@ are those of :mod:`benchmarks.errors`.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
@@ -33,7 +32,8 @@ from benchmarks import errors
 from benchmarks.device import copy_bandwidth, medians, save_measured
 from benchmarks.graphs import graphs_of_the_table, random_graph
 from bunn import Laplacian, diffuse
-from bunn.diffusion import Options, chebyshev_degree
+from bunn.diffusion import Options, Time, chebyshev_degree
+from bunn.diffusion.auto import decide
 from bunn.diffusion.chebyshev import chebyshev, coefficients_for
 from bunn.diffusion.factors import factorize
 from bunn.graph.operator import csr_matrix
@@ -106,10 +106,11 @@ def measure(lap: Laplacian, width: int, time: float, dtype: torch.dtype) -> dict
     taken = medians(steps, repeats=11, budget_ms=10.0)
     exact = diffuse(x.double(), lap, time, tol=1e-12, method="chebyshev")
     found = {name: diffuse(x, lap, time, method=method) for name, method in methods.items()}
-    same = (name for name in ("sparse", "dense") if name in found)
-    chosen = next((name for name in same if found["auto"].equal(found[name])), "between ends")
-    if found["auto"].equal(diffuse(x, lap, math.inf)):
-        chosen = "limit"
+    # What it takes now that it knows what it will know of the graph.
+    options = Options(1e-5).for_precision(dtype)
+    chosen, _ = decide(x, lap, Time.of(time, x.shape[1:]), options)
+    if chosen == "chebyshev":
+        chosen = "sparse" if found["auto"].equal(found["sparse"]) else "between ends"
     moved = compulsory_bytes(lap.num_nodes, lap.num_entries, width, factors, dtype)
     rival = min(taken[name] for name in RIVALS)
     return {

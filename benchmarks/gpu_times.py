@@ -1,12 +1,12 @@
 """Time against the diffusion time on a GPU: how heat costs more the further it goes.
 
 ``sparse`` is the recurrence, whose number of products grows like the root of ``t``; ``auto`` takes
-the dense product, which costs the same at any time, and the limit, once it is reached. tol is 1e-4,
-64 channels, float32; captured in CUDA graphs. ``growth`` is the slope of the times from ``t = 100``
-on in doubly logarithmic scale: one half is the root. From some time on float32 does not suffice for
-tol, and all is float64, on twice the bytes. Hence also ``float64``, the same for features in
-float64 at all times. Errors are those of :mod:`benchmarks.errors`, against float64 at a tol of
-1e-12.
+the dense product, which costs the same at any time, the best polynomial for where the eigenvalues
+of a graph lie, and the limit, once it is reached. tol is 1e-4, 64 channels, float32; captured in
+CUDA graphs. ``growth`` is the slope of the times from ``t = 100`` on in doubly logarithmic scale:
+one half is the root. From some time on float32 does not suffice for tol, and all is float64, on
+twice the bytes. Hence also ``float64``, the same for features in float64 at all times. Errors are
+those of :mod:`benchmarks.errors`, against float64 at a tol of 1e-12.
 """
 
 from __future__ import annotations

@@ -55,6 +55,9 @@ def captured(step: Callable[[], Value], warmup: int = 3) -> Callable[[], Value]:
                     step()
         finally:
             here.wait_stream(aside)
+        # The warm-up gave cuBLAS a workspace for this stream, in memory that is not the graph's and
+        # may be freed before it: the capture has to find none, and to make its own.
+        torch._C._cuda_clearCublasWorkspaces()
         with kept() as held, _nothing_is_empty(), capturing(stream=aside) as graph:
             result: Value = tree_map_only(Tensor, Tensor.detach, step())
 

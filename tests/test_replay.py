@@ -16,7 +16,7 @@ class Card:
     """What torch has of a GPU, as far as captures ask for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at_the_end=lambda: None) -> None:
-        self.stream, self.replays = "usual", 0
+        self.stream, self.replays, self.cleared = "usual", 0, 0
         self.at_the_end = at_the_end
         replacements = {
             "is_available": lambda: True,
@@ -29,6 +29,12 @@ class Card:
         }
         for name, value in replacements.items():
             monkeypatch.setattr(torch.cuda, name, value)
+        clear = "_cuda_clearCublasWorkspaces"  # which a build for CPUs does not have
+        monkeypatch.setattr(torch._C, clear, self.clear, raising=False)
+
+    def clear(self) -> None:
+        assert self.stream == "usual"
+        self.cleared += 1
 
     def replay(self) -> None:
         self.replays += 1
@@ -73,6 +79,7 @@ def test_a_step_is_called_while_it_lasts_and_then_replayed(monkeypatch):
     assert calls == [("aside", True)] * 3
     assert [step(), step()] == [3, 3]
     assert (len(calls), card.replays, card.stream) == (3, 2, "usual")
+    assert card.cleared == 1  # between the two: the workspace of the warm-up is not the graph's
     assert not lasts()
 
 

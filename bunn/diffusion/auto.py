@@ -6,7 +6,7 @@ The cost model counts multiply-adds of a sparse product, per column of ``x``:
 ``chebyshev``         ``K(t, tol) * (nnz + fields * n)``, and ``step`` for each of ``K`` products
 ``dense``             ``dense * sum s_i^2``, and the forming of the kernel if it is not there
 ``spectral``          twice that, only if all eigenpairs are there already, or are soon
-``limit``             nothing to speak of, if it is exact to ``tol``
+``limit``             ``LIMIT * n``, if it is exact to ``tol``
 ====================  ==========================================================================
 
 On a GPU the kernel of ``dense`` may be kept by blocks of close nodes: then it costs ``dense * reach
@@ -96,6 +96,9 @@ IN_PLACE_16 = TENSOR_CORES_16._replace(dense=0.0077, stack=2e6, move=5.0)
 PATCHES = TENSOR_CORES._replace(dense=0.042, stack=2e7, move=10.0)
 PATCHES_16 = TENSOR_CORES_16._replace(dense=0.022, stack=5e6, move=4.0)
 
+#: The limit of one number, by a few passes in float64, in sparse multiply-adds.
+LIMIT = 10.0
+
 #: Calls with a graph on a GPU before kernels are formed, where nobody says that more will come: a
 #: graph that is drawn for one step is not worth it.
 PATIENCE = 32
@@ -114,7 +117,8 @@ def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str
     ``"limit"`` only where that is exact."""
     if time.lower == math.inf:
         return "limit", options
-    method = choose(x, lap, time, options)
+    costs = _costs(x, lap, time, options)
+    method = min(costs, key=lambda name: costs[name])
     if method not in ("chebyshev", "dense") or torch.compiler.is_compiling():
         return method, options
     if isinstance(time.value, Tensor) or not time.constant:
@@ -123,16 +127,23 @@ def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str
     if method == "dense" and math.exp(-2 * time.value) > options.tol:
         return method, options
     interval = find_ends(lap, time.value, options.tol)
-    if interval is not None and interval.rest(time.value) <= options.tol:
+    over = interval is not None and interval.rest(time.value) <= options.tol
+    if over and _limit_cost(x, lap) <= costs[method]:  # on small graphs a dense product costs less
         return "limit", options
     return method, replace(options, interval=interval) if method == "chebyshev" else options
 
 
 def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     """The name of the method to use for ``x: (n, c)``, at times before the limit is exact."""
+    costs = _costs(x, lap, time, options)
+    return min(costs, key=lambda name: costs[name])
+
+
+def _costs(x: Tensor, lap: Laplacian, time: Time, options: Options) -> dict[str, float]:
+    """What every method that may be used costs."""
     known = lap.eigenpairs.known
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
-        return "spectral" if known else "chebyshev"
+        return {"spectral" if known else "chebyshev": 0.0}
     lap.patchwork.calls += 1 + PATIENCE * lasts()  # what was said of a graph stays true
     machine = Machine.of(x, lap)
     degree = chebyshev_degree(time.upper, options.tol)
@@ -142,7 +153,7 @@ def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
     # A batch is drawn for one step: a kernel for its graphs would not be used again.
     if not isinstance(time.value, Tensor) and time.constant and lap.origin is None:
         costs["dense"] = _dense_cost(x, lap, time.value, options.tol, machine)
-    return min(costs, key=lambda name: costs[name])
+    return costs
 
 
 def find_ends(lap: Laplacian, time: float, tol: float) -> Interval | None:
@@ -210,6 +221,10 @@ def _has_eigenvectors(lap: Laplacian) -> bool:
 def _chebyshev_cost(lap: Laplacian, columns: int, degree: int, machine: Machine) -> float:
     work = lap.num_entries + machine.fields * lap.num_nodes
     return degree * (work * columns + machine.step)
+
+
+def _limit_cost(x: Tensor, lap: Laplacian) -> float:
+    return LIMIT * x.numel() + Machine.of(x, lap).step
 
 
 def _product_cost(x: Tensor, lap: Laplacian, machine: Machine) -> float:

@@ -15,6 +15,7 @@ import math
 from torch import Tensor
 
 from bunn.diffusion.options import Options, Time
+from bunn.graph.components import sums_over
 from bunn.laplacian import Laplacian
 
 
@@ -45,13 +46,9 @@ def null_part(z: Tensor, lap: Laplacian) -> Tensor:
     Sums over a component are formed in float64: where features are alike, each of their ``n`` terms
     would be rounded the same way in float32, and the sum be off by up to ``n / 4`` roundings.
     """
-    gather, spread, wide = lap.null_vector.square(), None, z.double()
+    null = lap.null_vector.unsqueeze(1)  # in float64, and so is a product with it
     if lap.normalization == "sym":
-        gather, spread = lap.null_vector, lap.null_vector.unsqueeze(1)
-    if lap.num_components == 1:
-        y = (gather @ wide).unsqueeze(0)
+        y = null * sums_over(lap.components, lap.num_components, null * z)
     else:
-        sums = wide.new_zeros(lap.num_components, z.size(1))
-        sums = sums.index_add(0, lap.components, gather.unsqueeze(1) * wide)
-        y = sums.index_select(0, lap.components)  # whose gradient is not sorted
-    return (y if spread is None else spread * y).to(z.dtype)
+        y = sums_over(lap.components, lap.num_components, null.square() * z)
+    return y.to(z.dtype)

@@ -35,6 +35,39 @@ ALIGNED = 8
 TOGETHER, AT_A_TIME = 64, 32
 
 
+#: Places in which a GPU adds up the rows of one component, and of all components together.
+PLACES, ALL_PLACES = 256, 2**14
+
+
+def sums_over(labels: Tensor, count: int, rows: Tensor) -> Tensor:
+    """The sum over each component of ``rows: (n, c)``, for all of its nodes: ``(n, c)``, or ``(1,
+    c)`` where there is one component.
+
+    Additions to one place wait for each other on a GPU, and nearly all nodes may be of one
+    component. There they are made in several places, whose sums are then added up; so they are in
+    the gradient.
+
+    Args:
+        labels: ``(n,)`` the component of every node.
+        count: The number of components.
+        rows: What is added up.
+    """
+    if count == 1:
+        return rows.sum(0, keepdim=True)
+    places = _places(count) if rows.is_cuda else 1
+    if places > 1:
+        labels = labels * places + torch.arange(labels.numel(), device=labels.device) % places
+    columns = rows.size(1)
+    apart = rows.new_zeros(count * places, columns).index_add(0, labels, rows)
+    sums = apart.view(count, places, columns).sum(1, keepdim=True)
+    # The gradient of ``index_select`` is not sorted, as that of indexing is.
+    return sums.expand(-1, places, -1).reshape(-1, columns).index_select(0, labels)
+
+
+def _places(count: int) -> int:
+    return min(PLACES, max(1, ALL_PLACES // count))
+
+
 def component_labels(crow: Tensor, col: Tensor) -> tuple[Tensor, int]:
     """The component of every node, ``(n,)`` int64, and the number of components.
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bunn.graph.components import sums_over
 from bunn.graph.operator import random_walk
 
 if TYPE_CHECKING:
@@ -87,5 +88,4 @@ def _ritz_values(start: Tensor, lap: Laplacian) -> tuple[float, float]:
 def _without_null(z: Tensor, lap: Laplacian) -> Tensor:
     """``z: (n, v)`` less its part in the null space of ``I - S``."""
     null = lap.null_vector.unsqueeze(1)
-    sums = z.new_zeros(lap.num_components, z.size(1)).index_add(0, lap.components, null * z)
-    return z - null * sums.index_select(0, lap.components)
+    return z - null * sums_over(lap.components, lap.num_components, null * z)

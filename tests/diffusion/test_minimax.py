@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, Time, chebyshev_degree, solve
-from bunn.diffusion.auto import PATIENCE, choose
+from bunn.diffusion.auto import PATIENCE, choose, decide
 from bunn.diffusion.minimax import HIGHEST_DEGREE, minimax
 from bunn.graph.interval import Interval
 from bunn.keeping import lasting
@@ -166,6 +166,23 @@ def test_auto_takes_the_limit_instead_of_a_dense_product():
     with lasting():
         assert diffuse(x, lap, 60.0).equal(diffuse(x, lap, math.inf))
     assert not lap.kernels
+
+
+def test_a_dense_product_stays_where_it_costs_less(monkeypatch):
+    """On a GPU, on a batch of small graphs that are multiplied where they lie."""
+    for on in ("on_tensor_cores", "in_place"):
+        monkeypatch.setattr(f"bunn.diffusion.auto.{on}", lambda lap: True)
+    small = [nx.complete_graph(n) for n in range(20, 40)]
+    edge_index, n = edges_of(nx.disjoint_union_all(small * 10))
+    lap = Laplacian(edge_index, num_nodes=n)
+    large_edges, m = edges_of(nx.random_regular_graph(8, 3000, seed=0))
+    large = Laplacian(large_edges, num_nodes=m)
+    time = Time(60.0, 60.0, 60.0)
+    with lasting():
+        for rows, graph, method in ((n, lap, "dense"), (m, large, "limit")):
+            x = torch.zeros(rows, 512, dtype=torch.bfloat16)
+            options = Options(1e-5).for_precision(x.dtype)
+            assert decide(x, graph, time, options)[0] == method
 
 
 def test_nothing_is_looked_for_where_it_would_not_serve(monkeypatch):
