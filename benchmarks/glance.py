@@ -52,9 +52,9 @@ def section() -> str:
     """The table."""
     head = ["", "target", "measured", "rows that meet it"]
     return (
-        "## At a glance\n\nWhat was to be reached on an H200, what is, from the least to the "
-        "largest of all rows, and in how many of them. [The tables](performance-tables.md) have "
-        "these rows and how they were measured; what limits those that miss is said below.\n\n"
+        "## At a glance\n\nTargets on an H200, the smallest and largest value measured over all "
+        "rows, and how many rows meet the target. [The tables](performance-tables.md) have these "
+        "rows and how they were measured; the logs below say what limits those that miss.\n\n"
         + table(head, (target.cells for target in found()))
         + f"\n{_largest(load('gpu_scale')['rows'])}"
     )
@@ -162,7 +162,7 @@ def _largest(rows: list[dict[str, Any]]) -> str:
         )
         words.append(
             f"{last['nodes']:,} nodes and {last['entries']:,} entries ({graph}, "
-            f"{last['milliseconds']:,.0f} ms, {last['peak_bytes'] / 1e9:.0f} GB; an entry takes "
-            f"{grown:.2f} times as long as with {start['nodes']:,} nodes)"
+            f"{last['milliseconds']:,.0f} ms, {last['peak_bytes'] / 1e9:.0f} GB; the time per "
+            f"entry is {grown:.2f} times that with {start['nodes']:,} nodes)"
         )
-    return f"The largest graphs that were trained on in full batches: {'; '.join(words)}.\n"
+    return f"The largest graphs trained in full batch: {'; '.join(words)}.\n"

@@ -15,69 +15,83 @@ KERNELS = f"""\
 # The kernels
 
 What runs on a GPU instead of torch's own operations, and why it is right. How fast it is:
-[performance](performance.md).
+[performance](performance.md). `BUNN_KERNELS=0` in the environment leaves everything to torch.
+
+## Sparse products
 
 `bunn/kernels` does a product in one pass: it gathers the neighbours, combines them with what the
-node has, and writes. A thread reads 16 bytes of a row, a warp 512; the compiled code exchanges no
-features between threads and spills nothing, which a test reads off the PTX. Short rows are taken
-side by side, two or four to a thread, with three or four neighbours at a time. Longer ones are
-taken by themselves, those of more than {kernels.LONG} neighbours in pieces, so that a hub does not
-hold up the rest.
+node has, and writes. A thread reads 16 bytes of a row, a warp 512. The compiled code exchanges no
+features between threads and spills no registers, which a test reads off the PTX.
 
-Where nodes have many neighbours, all edges weigh one and features have 16 bits, rows are taken by
-blocks of {grouping.ROWS}, ordered by min-hashing. A block gathers each of its neighbours once,
-{grouping.CHUNK} at a time, and adds them up by a product with a tile of zeros and ones, which is
-formed from bits in the registers of the tensor cores. Heat runs in the frame of the random walk
-there, where neighbours have no factors and tiles are exact.
+- **Short rows** are taken side by side, two or four to a thread, with three or four neighbours at a
+  time.
+- **Longer rows** are taken one by one, and those of more than {kernels.LONG} neighbours in pieces,
+  so that a hub does not hold up the rest.
+- **Blocks of {grouping.ROWS} rows**, ordered by min-hashing, are taken where nodes have many
+  neighbours, all edges weigh one and features have 16 bits. A block gathers each of its neighbours
+  once, {grouping.CHUNK} at a time, and adds them up as a tensor-core product with a tile of zeros
+  and ones, which is formed from bits directly in registers. Heat then runs in the frame of the
+  random walk, where neighbours have no factors and the tiles are exact.
+
+Long rows of float32 are added up in float64, a few neighbours at a time, since terms that are alike
+are all rounded the same way: on a star of m leaves with equal features, a sum in float32 would be
+off by m / 4 roundings. Short rows are added up in float32, as trees of three or four neighbours;
+float64 took 9 to 18 % longer there (`log/gpu_diffusion-5854bbf.json`).
+
+## Heat factor by factor
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
-{factors.HIGHEST_DEGREE}. Products of factors are feared for their rounding, and rightly: from left
-to right errors grow by 10^16 at t = 100. In the order that is searched for they stay at or below
-those of rounding the result, as the table below shows, in float32 up to about twice that at t =
-1000: larger than those of the recurrence at t = 1, smaller at t = 100. Factors of a time are found
-once, at tol 1e-5 within a tenth of a second. Learned times, of which the host knows no roots, and
-float64 take the recurrence of Chebyshev. That of Clenshaw would save the sum, but not the time: it
-reads the features instead; and its terms are sqrt(t) times as large, so that keeping them in 16
-bits loses digits. Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features,
-beyond in float32. Features in float64, and times so large that float32 does not suffice, go through
-the same kernels in float64, terms and all: where features hardly change, terms that are rounded to
-float32 are all rounded the same way, and on two stars that a weak edge joins that adds up like t.
+{factors.HIGHEST_DEGREE}. In an arbitrary order that would be ruined by rounding: from left to
+right, errors grow by 10^16 at t = 100. In the order that is searched for, they stay at or below
+those of rounding the result, as the table below shows, and in float32 reach about twice that at t =
+1000. They are larger than those of the recurrence at t = 1 and smaller at t = 100. The factors of a
+time are found once, at tol 1e-5 within a tenth of a second.
 
-For the same reason long rows of float32 are added up in float64, a few neighbours at a time: on a
-star of m leaves with equal features, a sum in float32 would be off by m / 4 roundings. Short rows
-are added up in float32, as trees of three or four neighbours; to do so in float64 took 9 to 18 %
-longer (`log/gpu_diffusion-5854bbf.json`).
+The Chebyshev recurrence serves learned times, whose roots the host does not know, and float64. The
+Clenshaw recurrence would save the sum but no time, since it reads the features instead; its terms
+are sqrt(t) times as large, so keeping them in 16 bits loses digits.
 
-Rotations and reflections of planes are one pass over the features, their gradients another, with
-the sines and cosines of the angles in registers.
+Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond that in
+float32. Features in float64, and times so large that float32 does not suffice, go through the same
+kernels with everything in float64, terms included: where features hardly change, all terms are
+rounded to float32 the same way, and on two stars joined by a weak edge this adds up like t.
+
+## Maps and residual blocks
+
+Rotations and reflections of planes are one pass over the features, and their gradients another,
+with the sines and cosines of the angles in registers.
 
 What lies between two dense products of a residual block is one pass each way
 (`bunn/kernels/passes.py`): bias, dropout and activation; or bias, dropout, residual connection and
-normalisation. Such a pass is bound by its instructions. A hash decides what is dropped, again in
-the backward pass instead of being stored, and GELU takes one exponential.
+normalisation. Such a pass is bound by its instructions. A hash decides what is dropped and is
+computed again in the backward pass instead of being stored; GELU takes one exponential.
 
-Where a graph is asked for again and again, its heat at a fixed time is taken by blocks of
-{patchwise.ROWS} nodes that are close together (`bunn/graph/ordering.py` merges pairs of nodes,
-pairs of pairs and so on) and the nodes within their reach, with the kernel of the heat in small
-dense matrices: one pass (`bunn/kernels/patches.py`), whatever the degree. For features of 16 bits
-matrices have their type. Those of float32 are scaled by column and split into two numbers of
-float16, as the matrix is: three products. Tensor cores cut off what does not fit into a sum, term
-by term, instead of rounding it; where 2,048 terms are alike that is 1.5e-5, more than `tol`. So
-{patchwise.CHUNK} terms are added up there, the small ones first, and the rest
-by the float32 units: errors on a star of 30,000 leaves with equal features are 2.7e-6 at t = 1, the
-polynomial's 1.2e-6 included (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SUMS:g} are left to
-them.
+## Heat by blocks of close nodes
 
-Where all is within reach of all, as on tolokers, heat is a dense product of the same kind for
-float32, and for 16 bits cuBLAS's. A `tol` below {patchwise.LEAST_TOL:g}, and eigenvectors of
-large components, are multiplied in float64. Batches of small graphs stay in float32: there 32 terms
-are added up at a time, and the float32 units add up the rest.
+On a graph that is used repeatedly, heat at a fixed time is taken by blocks of {patchwise.ROWS}
+nodes that are close together (`bunn/graph/ordering.py` merges pairs of nodes, pairs of pairs and so
+on).
+The heat kernel between a block and the nodes within its reach is a small dense matrix, and heat is
+one pass over these (`bunn/kernels/patches.py`), whatever the degree.
 
-Close nodes and their kernel take up to a second to find and to form, which one step would not pay:
-unless it is known that calls will be repeated, as in `bunn train`, that is done after
-{auto.PATIENCE} calls with a graph.
+- **16 bits**: the matrices have the type of the features.
+- **float32**: features are scaled by column and split into two float16 numbers, as the matrix is:
+  three products. Tensor cores truncate what does not fit into a sum, term by term, instead of
+  rounding it; where 2,048 terms are alike that is 1.5e-5, more than `tol`. So only
+  {patchwise.CHUNK} terms are added up there, the small ones first, and the rest by the float32
+  units. On a star of 30,000 leaves with equal features, errors are 2.7e-6 at t = 1, including
+  1.2e-6 of the polynomial (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SUMS:g} is reserved for
+  them.
+- **Everything within reach of everything**, as on tolokers: heat is one dense product, of the same
+  kind in float32 and by cuBLAS in 16 bits.
+- **A `tol` below {patchwise.LEAST_TOL:g}**, and eigenvectors of large components: the product runs
+  in float64.
+- **Batches of small graphs** stay in float32: 32 terms at a time on the tensor cores, and the rest
+  by the float32 units.
 
-`BUNN_KERNELS=0` in the environment leaves everything to torch.
+Finding close nodes and forming their kernel takes up to a second, which a single step would not pay
+back. So this is done after {auto.PATIENCE} calls with a graph, or at once where calls are known to
+be repeated, as in `bunn train`.
 """
 
 
@@ -100,8 +114,8 @@ def _rounding(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     return (
-        "## Terms that are rounded\n\nThe error that it makes to keep the terms in some type, "
-        "relative to the features; simulated, the worst of three graphs with white and smooth "
+        "## Terms that are rounded\n\nThe error of keeping the terms in a given type, relative to "
+        "the features. Simulated; the worst of three graphs with white and with smooth "
         "features:\n\n"
         + table(["terms", "K", "eps", "Chebyshev", "Clenshaw", "factor by factor"], rows)
     )
@@ -115,12 +129,12 @@ def _reuse(result: dict[str, Any]) -> str:
     ]
     return (
         "## What rows share\n\nWhere the cache is the limit, as on tolokers, fewer rows of "
-        "features have to come out of it. A block of rows that is worked on together reads a "
-        "neighbour that several of them have once: so many times fewer rows of features, by the "
-        "number of rows in a block and the order of the nodes. Predicted for blocks of 32 in a "
-        "good order: a sparse product on tolokers at less than half of the time in the column "
-        "*cache* of [the tables](performance-tables.md#heat-on-paper), if its arithmetic, which "
-        "grows with the block, goes to the tensor "
-        "cores. Measured for blocks of 64 in bfloat16: 0.33 ms at t = 1, where 0.88 are predicted "
-        "without.\n\n" + table(["graph, order", *blocks], rows)
+        "features have to be read from it. A block of rows that is processed together reads a "
+        "neighbour shared by several of them once. The table has the factor by which this reduces "
+        "the rows read, by the number of rows in a block and the order of the nodes.\n\n"
+        "Predicted for blocks of 32 in a good order: a sparse product on tolokers in less than "
+        "half of the time in the column *cache* of "
+        "[the tables](performance-tables.md#heat-on-paper), if its arithmetic, which grows with "
+        "the block, goes to the tensor cores. Measured for blocks of 64 in bfloat16: 0.33 ms at t "
+        "= 1, where 0.88 are predicted without blocks.\n\n" + table(["graph, order", *blocks], rows)
     )

@@ -17,76 +17,79 @@ BY_FOUR = "log/gpu_diffusion-e445302"
 LOG = """\
 ## Log of heat
 
-What limited it, and what was tried:
+What limited heat, and what was tried:
 
-- **Traffic.** By the recurrence of Chebyshev, as it was before, a product moved four fields and
-  cuSPARSE's with its sum six: 1.5 times is what traffic alone allows at a large K. Factor by factor
-  it moves little more than two. Predicted was a half of the time where memory is the limit;
-  measured are 0.76 to 0.94 of it in float32 at t = 10, but for tolokers. What is left is gathering.
-- **Gathering.** A product reads a row for each neighbour and its own one. On the grid of a million
-  nodes these are nine and one: with what it writes, in float32 at t = 10, 2.8 GB in 0.25 ms, 11
-  TB/s. The second-level cache gives half of that; the rest comes from the first, and memory, of
-  which *of a copy* counts 2.3 fields, is no longer what is waited for. On `random` the features are
-  larger than the cache and no two nodes share neighbours: ten rows to a node, 2.6 GB in 0.57 ms, at
-  4.5 TB/s what a copy does. tolokers reads 88 rows to a node, out of the caches. Blocks of rows
-  need a third of them in bfloat16; the dense product, which *auto* takes there, none.
-- **Close nodes.** What is gathered can be shared, and not for one product but for all: 64 nodes of
-  minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for the chain in
-  bfloat16 at t = 1: 14 us instead of 90; measured are 21. In float32 splitting the features takes
-  40 of 84 us; 220 were taken before. [By blocks](performance-tables.md#by-blocks) has all
-  predictions. It serves where a graph has places: not `random`, `like-amazon-ratings` and
-  `like-questions`, which are generated without any, and where a few steps reach everything.
-- **Pieces of sums.** What tensor cores and float32 add up of a row is cut into pieces. Those of
-  2,048 columns could miss `tol` on sums that hardly grow, so that pieces of 1,024 were taken: 1.05
-  ms on tolokers instead of 0.86, and 0.56 on minesweeper at t = 100 instead of 0.42. Predicted were
-  0.07 ms, by the sums that are written and read; a program of half as many columns also starts and
-  ends twice as often. Then the nodes of a block came last among those that it reaches: what stays
-  at a node is the largest term, and little is added to it any more. With that pieces of 2,048
-  columns lose less on a sum that hardly grows than those of 1,024 did, and are taken again.
-  Predicted was the time of before; measured are 0.93 ms on tolokers and 0.49 on minesweeper. Where
-  the rest of the difference is was not looked into.
-- **Blocks in float32.** Tensor cores multiply no float32, so features have to be split: in three
-  bfloat16 parts a product takes 207 us or more on tolokers, by the way it is cut up, in two of TF32
-  211 or more; row by row it takes 215, cuSPARSE 249 (`gpu_tried.json`). One part alone takes 149:
-  what is saved in gathering goes into splitting and shared memory. Not kept. In bfloat16, pieces of
-  at most 48 chunks instead of 96 balance better: 70 us instead of 73.
-- **What is on its way.** At first a program took its rows one after the other: too few loads at a
-  time where rows are short, as [run by run](performance-tables.md#run-by-run) shows. To send for
-  what a row holds before its neighbours costs registers and gained nothing; nor did the numbers of
-  neighbours one turn ahead.
-- **Places left empty.** Four neighbours at a time are twelve places for the nine of the grid. Three
-  at a time took 0.84 to 0.88 of the time there, by the same table, and 0.94 in bfloat16 on a chain
-  of three neighbours to a node, but no less in float32 (`gpu_tried.json`, *how neighbours are
-  read*); on minesweeper, with eight, four are right. The mean degree decides: where degrees vary,
-  three would gain up to 5 % in bfloat16. All of eight or nine at once gain up to a tenth in
-  bfloat16 where degrees are about that, lose up to a half where they are small, and lose in
-  float32: not kept.
-- **Alignment.** tolokers has 11,758 nodes. Tensor cores want multiples of eight: filled up with
-  zeros, three of its products of float16 went from 2.0 to 0.8 ms.
-- **Panels.** To run all products on a few columns, whose fields fit in the cache, and then on the
-  next few gained a little at large times on minesweeper in float32, and nothing or less elsewhere:
-  launches are more and smaller, and rows of fewer bytes are gathered less well.
-- **Shared memory**, on paper: a multiprocessor that keeps a column of the whole graph would have to
-  read all indices and values anew for it, 8 bytes to an entry, where the fields that it saves are
-  16 bytes to a node: more, from two neighbours to a node on.
-- **Fewer digits for what is small**, on paper: by the recurrence of Clenshaw, from the highest
-  coefficient on, terms at t = 1 are at most 0.0002, 0.003, 0.02, 0.1 and 0.7 of the features, and
-  errors in storing them reach the result as they are. The first could be kept in bfloat16, the next
-  three in 24 bits, and only the last in float32: 17 bytes to a neighbour's feature instead of 24,
-  but one more pass over the features. In all 0.79 of what is moved on `like-amazon-ratings`, which
-  would make *auto* 2.9 times as fast as cuSPARSE there instead of 2.3. Not built.
-- **Eigenvalues.** A polynomial of degree six is heat at t = 1 on all of [-1, 1]; but for the null
-  space, eigenvalues may lie closer together than that. Since these runs *auto* estimates the
-  extreme ones of a graph where it is told that calls will be repeated, and takes the best
-  polynomial for what lies between, or the limit where nothing else is left: see [between the
-  ends](performance-tables.md#between-the-ends). Predicted for `like-amazon-ratings` in
-  float32 at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and
-  2.0, and a step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured
-  on a GPU yet.
-- **The null space**, which rounding of the operator moves most at large times, was treated apart
-  from half of `tol` on. That took a tenth of the time at t = 100; now it begins at three quarters.
+- **Memory traffic.** The Chebyshev recurrence, which was used first, moves four fields per product;
+  cuSPARSE with a separate sum moves six. At large K, traffic alone allows a speed-up of 1.5. Factor
+  by factor, a product moves little more than two fields. Predicted where memory is the limit: half
+  the time. Measured in float32 at t = 10: 0.76 to 0.94 of it, except on tolokers. What remains is
+  gathering.
+- **Gathering.** A product reads one row per neighbour and the row of the node itself. On the grid
+  of a million nodes that is nine and one; with the row it writes, in float32 at t = 10, it is 2.8
+  GB in 0.25 ms, 11 TB/s. The L2 cache delivers half of that, and L1 the rest; memory, of which *of
+  a copy* counts 2.3 fields, is no longer the bottleneck. On `random` the features are larger than
+  the cache and no two nodes share neighbours: ten rows per node, 2.6 GB in 0.57 ms, 4.5 TB/s, the
+  rate of a copy. tolokers reads 88 rows per node, from the caches. In bfloat16, blocks of rows read
+  a third of them; the dense product, which *auto* takes there, reads none.
+- **Close nodes.** Gathered rows can be shared, and across all products rather than within one: 64
+  close nodes of minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for
+  the chain in bfloat16 at t = 1: 14 us instead of 90; measured: 21. In float32, splitting the
+  features takes 40 of 84 us; before, heat took 220. [By blocks](performance-tables.md#by-blocks)
+  has all predictions. This helps on graphs with locality: not on `random`, `like-amazon-ratings`
+  and `like-questions`, which are generated without any, nor where a few steps reach everything.
+- **Pieces of sums.** The part of a row's sum that tensor cores and float32 units add up is cut into
+  pieces. With pieces of 2,048 columns, sums that hardly grow could miss `tol`, so pieces of 1,024
+  were used: 1.05 ms on tolokers instead of 0.86, and 0.56 on minesweeper at t = 100 instead of
+  0.42. Predicted was 0.07 ms more, for the partial sums that are written and read; programs of half
+  as many columns also start and end twice as often. Then the nodes of a block were moved behind the
+  other nodes it reaches: what stays at a node is the largest term, and now little is added after
+  it. In this order pieces of 2,048 columns lose less on a sum that hardly grows than pieces of
+  1,024 did before, and are used again. Predicted were the original times; measured are 0.93 ms on
+  tolokers and 0.49 on minesweeper. The remaining difference was not investigated.
+- **Blocks of rows in float32.** Tensor cores do not multiply float32, so features have to be split.
+  Depending on the tiling, a product on tolokers takes 207 us or more in three bfloat16 parts and
+  211 or more in two TF32 parts; row by row it takes 215, with cuSPARSE 249 (`gpu_tried.json`). One
+  part alone takes 149: what gathering saves is lost to splitting and shared memory. Not kept. In
+  bfloat16, pieces of at most 48 chunks instead of 96 balance better: 70 us instead of 73.
+- **Loads in flight.** At first a program took its rows one after the other, with too few loads in
+  flight where rows are short, as [run by run](performance-tables.md#run-by-run) shows. Loading a
+  row's own data before that of its neighbours costs registers and gained nothing; neither did
+  loading neighbour indices one iteration ahead.
+- **Empty slots.** Four neighbours at a time leave twelve slots for the nine of the grid. Three at a
+  time took 0.84 to 0.88 of the time there, by the same table, and 0.94 in bfloat16 on a chain with
+  three neighbours per node, but no less in float32 (`gpu_tried.json`, *how neighbours are read*);
+  on minesweeper, with eight neighbours, four is right. The choice follows the mean degree: where
+  degrees vary, three would gain up to 5 % in bfloat16. Taking all eight or nine at once gains up to
+  a tenth in bfloat16 where degrees are about that, loses up to a half where they are small, and
+  loses in float32: not kept.
+- **Alignment.** tolokers has 11,758 nodes, and tensor cores want multiples of eight: padding with
+  zeros took three of its float16 products from 2.0 to 0.8 ms.
+- **Column panels.** Running all products on a few columns, whose fields fit in the cache, and then
+  on the next few gained a little at large times on minesweeper in float32, and nothing or less
+  elsewhere: there are more and smaller launches, and shorter rows gather less efficiently.
+- **Shared memory**, on paper: a multiprocessor that keeps one column of the whole graph has to read
+  all indices and values again for each column, 8 bytes per entry, to save fields of 16 bytes per
+  node: a loss from two neighbours per node on.
+- **Fewer digits for small terms**, on paper: in the Clenshaw recurrence, from the highest
+  coefficient down, terms at t = 1 are at most 0.0002, 0.003, 0.02, 0.1 and 0.7 of the features, and
+  errors in storing them reach the result undiminished. The first could be kept in bfloat16, the
+  next three in 24 bits, and only the last in float32: 17 bytes per neighbour and feature instead of
+  24, but one more pass over the features. In total this is 0.79 of the traffic on
+  `like-amazon-ratings`, which would make *auto* 2.9 times as fast as cuSPARSE there instead of 2.3.
+  Not built.
+- **Eigenvalues.** A polynomial of degree six approximates heat at t = 1 on all of [-1, 1], but
+  apart from the null space the eigenvalues may lie in a narrower interval. Since these runs, where
+  *auto* is told that calls will be repeated, it estimates the extreme eigenvalues of a graph and
+  takes the best polynomial for that interval, or the limit where nothing else is left: see [between
+  the ends](performance-tables.md#between-the-ends). Predicted for `like-amazon-ratings` in float32
+  at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and 2.0, and a
+  step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured on a GPU
+  yet.
+- **The null space** is what rounding of the operator moves most at large times. It used to be
+  treated separately as soon as rounding could take half of `tol`, which cost a tenth of the time at
+  t = 100; now this starts at three quarters.
 
-The model of costs by which *auto* chooses is fitted to such runs.
+The cost model by which *auto* chooses is fitted to such runs.
 """
 
 
@@ -110,11 +113,11 @@ def _between_ends(result: dict[str, Any]) -> str:
     return (
         f"### Between the ends\n\n`{result['command']}`, on a CPU ("
         f"{result['environment']['cpu']}, {result['environment']['threads']} threads), "
-        f"{result['columns']} columns: between which ends the eigenvalues of the operator lie, but "
-        "for those of the null space; the degree that serves every graph and the one that serves "
-        "these, 0 for the limit; and the time of one over that of the other. The largest error in "
-        f"float32 is {worst:.1e}, at tol 1e-5. To find the ends takes {slowest:.2f} s at most, "
-        "once.\n\n"
+        f"{result['columns']} columns. *ends* is the interval of the eigenvalues of the operator, "
+        "without those of the null space. For each time: the degree that serves every graph and "
+        "the degree that serves this interval (0 stands for the limit), and the time with the "
+        f"second over that with the first. The largest error in float32 is {worst:.1e}, at tol "
+        f"1e-5. Finding the ends takes at most {slowest:.2f} s, once per graph.\n\n"
         + table(
             ["graph", "ends", "type", *(f"t = {time:g}" for time in times)],
             [[*key, *(of[time] for time in times)] for key, of in cells.items()],
@@ -136,9 +139,9 @@ def _by_blocks(result: dict[str, Any]) -> str:
         rows.append([row["graph"], row["dtype"], f"{row['time']:g}", f"{floor['reach']:,.0f}"])
         rows[-1] += [f"{predicted:.3f}", f"{taken:.3f}", f"{taken / predicted:.2f}"]
     return (
-        "### By blocks\n\nWhere *auto* takes the kernel of the heat: the nodes that a block of "
-        f"{patchwise.ROWS} reaches, in whole chunks; the milliseconds predicted of blocks, or of "
-        "a whole product where that is less; and those measured.\n\n"
+        "### By blocks\n\nWhere *auto* takes the heat kernel: the number of nodes that a block of "
+        f"{patchwise.ROWS} reaches, in whole chunks; and the milliseconds, predicted (by blocks, "
+        "or as one dense product where that is less) and measured.\n\n"
         + table(["graph", "type", "t", "reach", "predicted", "measured", "ratio"], rows)
     )
 
@@ -156,11 +159,12 @@ def _run_by_run(now: dict[str, Any]) -> str:
             rows.append([*key[:2], *(f"{ms:.3f}" for ms in times)])
             rows[-1] += [f"{share:.2f}" for share in shares]
     return (
-        "## Run by run\n\nThe sparse kernel at t = 10: the recurrence with rows one after the "
-        f"other (`benchmarks/results/{FIRST}.json`), with rows side by side (`{RECURRENCE}.json`), "
-        f"factor by factor (`{BY_FOUR}.json`), and with three neighbours at a time where that "
-        "leaves fewer places empty, as above. Milliseconds, and the share of a copy by the count "
-        "of the recurrence.\n\n"
+        "## Run by run\n\nThe sparse kernel at t = 10: *first* is the recurrence with rows one "
+        f"after the other (`benchmarks/results/{FIRST}.json`), *side by side* with several rows to "
+        f"a program (`{RECURRENCE}.json`), *factors* factor by factor (`{BY_FOUR}.json`), and "
+        "*now*, the run of the tables above, with three neighbours at a time where that leaves "
+        "fewer slots empty. Milliseconds, and the share of copy bandwidth by the traffic of the "
+        "recurrence.\n\n"
         + table(
             [
                 *("graph", "type", "first, ms", "side by side, ms", "factors, ms", "now, ms"),

@@ -15,23 +15,26 @@ DOCS = Path(__file__).parent.parent / "docs"
 INTRODUCTION = """\
 # Performance
 
-What a GPU has to do, counted on paper before anything is written, what is predicted, what is
-measured, and what limits it. Written by `python -m benchmarks.performance` from
-`benchmarks/results/*.json`; so are [all tables](performance-tables.md) and
-[how the kernels work](kernels.md).
+The work of heat and of training steps on a GPU, counted on paper before any code is written; the
+times predicted from it, the times measured, and what limits them. This page,
+[all tables](performance-tables.md) and [how the kernels work](kernels.md) are written by
+`python -m benchmarks.performance` from `benchmarks/results/*.json`.
 """
 
 ON_PAPER = """\
-## Heat: two numbers each
+## Heat: predicted and measured
 
-Heat at time t is a polynomial of degree K in the graph's operator: K sparse products. By the
-recurrence of Chebyshev a product reads its two predecessors, writes its own and adds to the result
-every other time: four fields. Factor by factor it reads one and writes one where a root is real,
-and two products move five fields where a pair is complex. Besides, it reads one row of features per
-edge, mostly out of the cache. Or the kernel of the heat, which no learned parameter touches, is
-formed once, and heat is one dense product. The polynomial is zero between nodes that are more than
-K edges apart: by blocks of nodes that are close together, whose reach is shared, that product is as
-small as the reach.
+Heat at time t is a polynomial of degree K in the graph's operator. There are three ways to it:
+
+- **sparse**: K sparse products. In the Chebyshev recurrence a product reads its two predecessors,
+  writes its own field and adds to the result every other time: four fields. Factor by factor, a
+  product reads one field and writes one for a real root, and two products move five fields for a
+  pair of complex roots. In addition, a product reads one row of features per edge, mostly from the
+  cache.
+- **dense**: one product with the heat kernel, which is independent of learned parameters and formed
+  once.
+- **blocks**: the polynomial is zero between nodes more than K edges apart. By blocks of nodes that
+  are close together and share their reach, the dense product is only as large as that reach.
 """
 
 #: Ways to heat, by their columns in the table on paper.
@@ -69,13 +72,14 @@ def _heat(floors: dict[str, Any], measured: dict[str, Any]) -> str:
         rows[-1] += [f"{taken / ways[way]:.2f}", f"{row['over_cusparse']['auto']:.1f}"]
     head = ["graph", "type", "t", "K", "GFLOP", "MB", "way", "predicted", "measured", "ratio"]
     return (
-        f"{floors['channels']} channels, 64 on the graphs of a million nodes, at tol 1e-5, or what "
-        "16 bits can tell from it. Operations and the fewest bytes of the sparse polynomial of "
-        "degree K; the way for which least is predicted, and how many milliseconds, at "
-        f"{rates['copy'] / 1e12:g} TB/s from memory, {rates['cache'] / 1e12:g} TB/s from the cache "
-        f"and {rates['tensor'] / 1e12:g} TFLOP/s in 16 bits, three of which make one in float32; "
-        f"the time that *auto* takes, by {how(measured)}; and how many times as fast as the faster "
-        "cuSPARSE that is.\n\n" + table([*head, "times"], rows)
+        f"The table has {floors['channels']} channels, 64 on the graphs of a million nodes, at tol "
+        "1e-5 or what 16 bits can resolve. *GFLOP* and *MB* are the operations and the fewest "
+        "bytes of the sparse polynomial of degree K. *way* is the one with the lowest predicted "
+        f"time, in milliseconds, at {rates['copy'] / 1e12:g} TB/s from memory, "
+        f"{rates['cache'] / 1e12:g} TB/s from the cache and {rates['tensor'] / 1e12:g} TFLOP/s in "
+        "16 bits, with three 16-bit operations for one in float32. *measured* is the time of "
+        f"*auto*, by {how(measured)}; *times* is its speed relative to the faster cuSPARSE.\n\n"
+        + table([*head, "times"], rows)
     )
 
 

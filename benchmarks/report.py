@@ -13,10 +13,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 INTRODUCTION = """\
 # Benchmarks
 
-Ratios measured in one run on one machine, rivals interleaved, medians of several runs. Forward and
-backward pass, float32, CPU. This page is written by `make bench` from `benchmarks/results/*.json`;
-set `BUNN_DATA` to the folder of the data sets to measure the real graphs, otherwise random graphs
-of the same sizes are measured.
+Ratios measured in one run on one machine, with the contenders interleaved, as medians of several
+runs. Forward and backward pass, float32, CPU. This page is written by `make bench` from
+`benchmarks/results/*.json`. Set `BUNN_DATA` to the folder of the data sets to measure the real
+graphs; otherwise random graphs of the same sizes are measured.
 """
 
 
@@ -69,10 +69,10 @@ def _diffusion(result: dict[str, Any]) -> str:
     head = ["graph", "t", "degree", "`diffuse`"]
     return (
         "## Heat\n\n"
-        f"`diffuse` at tol 1e-6 on {result['columns']} columns, and how many times faster it is "
-        "than scipy's `expm_multiply` and than a Taylor expansion that meets the same tolerance "
-        "(in as many steps as it needs: one step breaks down by cancellation). Errors are measured "
-        "against float64.\n\n"
+        f"`diffuse` at tol 1e-6 on {result['columns']} columns, and the times of scipy's "
+        "`expm_multiply` and of a Taylor expansion that meets the same tolerance, divided by ours. "
+        "The expansion takes as many steps as it needs: a single one fails by cancellation. Errors "
+        "are measured against float64.\n\n"
         + table(
             [
                 *head,
@@ -85,9 +85,9 @@ def _diffusion(result: dict[str, Any]) -> str:
             ],
             rows,
         )
-        + "\nAgainst a dense `torch.linalg.matrix_exp`, on a part of the graph of 2,000 nodes; in "
-        "float32 its squarings fill up with denormal numbers, so float64 is shown as well. A rival "
-        "that takes longer than 20 s in all is not repeated:\n\n"
+        + "\nAgainst a dense `torch.linalg.matrix_exp`, on a part of the graph of 2,000 nodes. In "
+        "float32 its squarings fill up with denormal numbers, so float64 is shown as well. What "
+        "takes longer than 20 s in all is not repeated.\n\n"
         + table([*head, "`matrix_exp` ÷ ours", "in float64 ÷ ours"], dense)
     )
 
@@ -105,10 +105,10 @@ def _layer(result: dict[str, Any]) -> str:
     return (
         "## One layer\n\n"
         f"A training step of one layer of {result['channels']} channels, median of "
-        f"{result['repeats']}; in brackets, over `SAGEConv` given `edge_index`. `BuNNConv` at t=1 "
-        "with its two-layer perceptron as phi: one bundle, as in the paper's table of run times, "
-        "and 256, as in its best models. It builds the graph once, in the warm-up "
-        f"({built}), and shares it with all layers.\n\n"
+        f"{result['repeats']}; in brackets, its ratio to `SAGEConv` with `edge_index`. `BuNNConv` "
+        "is at t=1 with its two-layer perceptron as phi, with one bundle, as in the paper's table "
+        "of run times, and with 256, as in its best models. It builds the graph once, in the "
+        f"warm-up ({built}), and shares it with all layers.\n\n"
         + table(["graph", *(f"`{name}`" for name in names)], rows)
     )
 
@@ -125,7 +125,7 @@ def _memory(result: dict[str, Any]) -> str:
     return (
         "## Memory\n\n"
         f"Peak memory of a training step of {result['layers']} layers of {result['channels']} "
-        "channels: nothing of the recurrence is stored, so the degree does not matter.\n\n"
+        "channels. Nothing of the recurrence is stored, so the degree does not matter.\n\n"
         + table(["graph", "degree 8", "degree 64", "ratio"], rows)
     )
 
@@ -159,13 +159,13 @@ def _peptides(result: dict[str, Any]) -> str:
     return (
         f"## Batches of small graphs{'' if on_cpu else ' on a GPU'}\n\n"
         f"A training step on Peptides-func, batches of {result['batch_size']} graphs, six layers, "
-        f"median of {result['repeats']}, on {where}. All "
-        "but the last are of one loop, with batches that are gathered from a packed dataset; "
-        "`gcn, PyG` is PyG's own model, without positional encodings, in a loop over a "
-        "`DataLoader`. `bunn` chooses how heat is computed; `bunn, spectral` takes all "
-        "eigenvectors, as in the paper's table of times. The paper has 2.27 times a GCN.\n\n"
+        f"median of {result['repeats']}, on {where}. All but the last run in the same loop, with "
+        "batches gathered from a packed dataset; `gcn, PyG` is PyG's own model, without positional "
+        "encodings, in a loop over a `DataLoader`. `bunn` chooses the method of heat; "
+        "`bunn, spectral` takes all eigenvectors, as in the paper's table of times, where a BuNN "
+        "takes 2.27 times as long as a GCN.\n\n"
         + table(["model", "parameters", "step", "over `gcn`"], rows)
-        + f"\nAn epoch has {result['steps']} steps. Seconds of what is done once, for all graphs: "
+        + f"\nAn epoch has {result['steps']} steps. Seconds of what is done once for all graphs: "
         + "; ".join(f"{name} {value:.0f}" for name, value in result["once"].items())
         + ".\n"
     )

@@ -23,27 +23,30 @@ TARGET = 0.6
 LOG = """\
 ## Log of five layers
 
-In TF32 heat costs most where nodes are close to all others: its six products to and fro gather
-features of float32, whatever the precision of the dense products, and GraphSAGE gathers once. By
-blocks of close nodes it is one pass: a step on minesweeper takes 2.1 ms instead of 2.7 in TF32, 1.2
-instead of 1.7 in bf16. On minesweeper and like-roman-empire an eager GraphSAGE waits for the host.
+**Heat.** In TF32, heat costs most where all nodes are close to each other: its six products, each
+way, gather float32 features whatever the precision of the dense products, and GraphSAGE gathers
+once. By blocks of close nodes heat is one pass: a step on minesweeper takes 2.1 ms instead of 2.7
+in TF32, and 1.2 instead of 1.7 in bf16. On minesweeper and like-roman-empire an eager GraphSAGE is
+limited by the host.
 
-Sync and desync are kernels of their own: making them part of the heat does not win. Between sync
-and the heat lies the channel mixing, and a row is gathered by all its neighbours, each of which
-would turn it again. Desync as part of the last write would save one pass: steps without any desync
-(`benchmarks/gpu_desync.py`) are 0.3 to 3.2 % faster, which is more than a fused one could save, for
-programs that would have to gather both halves of a row at once. In the full models an update comes
-before desync.
+**Sync and desync** are separate kernels: fusing them into the heat does not pay.
 
-The rows of minesweeper and tolokers are newer than the rest. What changed in between is how float32
-is cut into sums where blocks reach more than 1,024 nodes, which those of the other three graphs do
-not, or heat is sparse there: on tolokers 10.8 ms instead of 12.8 (`gpu_desync.json`); and in bf16
-the type of angles, 1.21 ms on minesweeper instead of 1.24.
+- Channel mixing lies between sync and the heat. Besides, a row is gathered by all its neighbours,
+  and each would rotate it again.
+- Desync in the last write of the heat would save one pass. Steps without any desync
+  (`benchmarks/gpu_desync.py`) are 0.3 to 3.2 % faster; a fused one would save less, because its
+  programs would have to gather both halves of a row at once.
+- In the full models an update comes before desync.
 
-Still slow: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms on
-any of these graphs, which is the time of the host: hundreds of launches, on a host that is slow
-with them, as the 5 to 7 ms of GraphSAGE on minesweeper show. `bunn train` captures steps unasked;
-in a loop of your own, [`captured`](layer.md#a-loop-of-your-own-on-a-gpu) does.
+**Dates of the rows.** Those of minesweeper and tolokers are newer than the rest. Two things changed
+in between. Float32 sums are cut differently where blocks reach more than 1,024 nodes: on tolokers
+10.8 ms instead of 12.8 (`gpu_desync.json`). On the other three graphs blocks do not reach as many,
+or heat is sparse. And in bf16 the type of angles changed: 1.21 ms on minesweeper instead of 1.24.
+
+**Still slow**: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms
+on any of these graphs, which is launch overhead: hundreds of kernels, on a host that is slow to
+launch them, as the 5 to 7 ms of GraphSAGE on minesweeper show. `bunn train` captures steps by
+default; in a loop of your own, [`captured`](layer.md#a-loop-of-your-own-on-a-gpu) does.
 """
 
 
@@ -65,24 +68,24 @@ def section(result: dict[str, Any]) -> str:
     partly = "" if len(rows) == ROWS else f"; {len(rows)} of {ROWS} rows have been run"
     return (
         f"## A stack of layers\n\n{how(result)}{partly}. Five layers, 512 wide, one bundle of "
-        "planes, an MLP for phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is "
-        "one CUDA graph, *compiled* goes through `torch.compile`, *sparse* is an adjacency in CSR, "
-        "*kernel* our mean of neighbours in PyG's layer.\n\n"
+        "planes, an MLP as phi, t = 1: forward, backward and Adam, in milliseconds. *captured* is "
+        "one CUDA graph, *compiled* uses `torch.compile`, *sparse* has the adjacency in CSR, "
+        "*kernel* is PyG's layer with our kernel for the mean of neighbours.\n\n"
         + table(["graph", "precision", *FORMS], rows)
         + _failures(result["rows"])
-        + "\nThe time of a captured BuNN over that of others: GraphSAGE as it is written, and the "
-        "fastest form that PyG and torch offer of each.\n\n"
+        + "\nThe time of a captured BuNN over that of an eager GraphSAGE, and over that of the "
+        "fastest form of each model that PyG and torch offer.\n\n"
         + table(
             ["graph", "precision", "eager SAGE", *(f"fastest {model}" for model in RIVALS)], ratios
         )
         + f"\n{_against_targets(result['rows'])}\n"
-        "Where the time of a captured BuNN goes, by the kinds of kernels:\n\n"
+        "Where the time of a captured BuNN goes, by kind of kernel:\n\n"
         + table(["graph", "precision", *head], kinds)
         + "\n### Memory\n\n"
-        "What a step of the same holds at its peak beyond parameters, optimiser and input, in MB, "
-        "and the ratio, both eager; the target was 1.3. What a graph keeps is not in it: where "
-        "heat is a dense product, as on tolokers in bf16, two bytes for each pair of nodes, 0.28 "
-        "GB.\n\n" + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
+        "Peak memory of the same steps, eager, beyond parameters, optimiser and input, in MB, and "
+        "the ratio; the target was 1.3. What is kept with the graph is not included: where heat is "
+        "a dense product, as on tolokers in bf16, two bytes for each pair of nodes, 0.28 GB.\n\n"
+        + table(["graph", "precision", "SAGE", "BuNN", "ratio"], memory)
     )
 
 
@@ -120,24 +123,24 @@ def _against_targets(rows: list[dict[str, Any]]) -> str:
     met = [ratio for _, ratio in pairs if ratio <= TARGET]
     missed = [(row, ratio) for row, ratio in pairs if ratio > TARGET]
     text = (
-        f"Against the targets: a captured BuNN was to take at most {TARGET:g} of the time of the "
-        f"GraphSAGE that people write, and does so in {len(met)} of {len(pairs)} rows"
+        f"Against the targets: a captured BuNN was to take at most {TARGET:g} of the time of an "
+        f"eager GraphSAGE: met in {len(met)} of {len(pairs)} rows"
     )
-    text += f", {span(met, '.2f')}." if met else "."
+    text += f" ({span(met, '.2f')})." if met else "."
     if missed:
         where = listed(f"{row['graph']} in {row['precision']}" for row, _ in missed)
         shares = [
             100 * row["kinds"]["sparse products"] / sum(row["kinds"].values()) for row, _ in missed
         ]
         text += (
-            f" On {where} it takes {span((ratio for _, ratio in missed), '.2f')}, of which sparse "
-            f"products are {span(shares, '.0f')} %."
+            f" On {where} it takes {span((ratio for _, ratio in missed), '.2f')}; sparse products "
+            f"are {span(shares, '.0f')} % of its time there."
         )
     others = {
         "GAT": ("GAT", False),
         "GT": ("GT", False),
         "GraphSAGE": ("SAGE", False),
-        "a GraphSAGE whose mean is taken by the kernel of this package": ("SAGE", True),
+        "a GraphSAGE whose mean of neighbours is our kernel": ("SAGE", True),
     }
     spans = []
     for words, (model, kernel) in others.items():

@@ -15,73 +15,77 @@ from bunn.experiments.published import MODEL_TITLES
 BEFORE = {"minesweeper": 58.0, "tolokers": 86.0}
 
 PAPER_LOG = """\
-Below one is what comes out of the cache instead of memory: features of minesweeper and tolokers fit
-there. On tolokers in bf16 blocks of rows gather a third of what is counted. Above one are short
-steps, whose kernels have to start and to end, and graphs of a power law, whose rows do not come
-from the cache.
+Ratios below one: data comes from the cache instead of memory, where the features of minesweeper and
+tolokers fit. On tolokers in bf16, blocks of rows also gather only a third of what is counted.
+Ratios above one: short steps, in which starting and ending kernels takes time, and power-law
+graphs, whose rows miss the cache.
 """
 
 BATCHES_LOG = """\
-On paper, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 3 us at full speed, and 31 MB of
-features, kernels and results, 7 us. At first it took 87: laying features into stacks, filling them
-up and bringing them back are several passes over all of them, and in float32, where they were split
-in two, many more. Now one kernel multiplies the components where they lie
-(`bunn/kernels/grouped.py`), in 14 us, and 15 for mixed sizes, where it was 138. In float32 numbers
-are split in registers: three products of TF32 took 81 us, six of bfloat16 take 48, where memory
-would take 15. Heat from eigenvectors is two such passes, with the decay in the first: 34 us instead
-of 199, 98 instead of 512; back and forth with a learned time to a column, in bf16 94 instead of 897
-(`gpu_tried.json`). Columns that are no multiple of 16 are filled up: read one by one, 235 of them
-took five to six times as long as 128.
+- **On paper**, for 150 nodes in bf16: a dense product is 1.5 GFLOP, 3 us at full speed, and 31 MB
+  of features, kernels and results, 7 us.
+- **Before**, it took 87 us: stacking the features, padding them and copying them back are several
+  passes over all of them, and many more in float32, where they were split in two.
+- **In place**: now one kernel multiplies the components where they lie
+  (`bunn/kernels/grouped.py`), in 14 us, and in 15 instead of 138 for mixed sizes.
+- **In float32**, numbers are split in registers: three TF32 products took 81 us, six bfloat16
+  products take 48; memory traffic would take 15.
+- **Heat from eigenvectors** is two such passes, with the decay in the first: 34 us instead of 199
+  in bf16, and 98 instead of 512 in float32. Forward and backward with a learned time per column
+  take 94 us instead of 897 in bf16 (`gpu_tried.json`).
+- **Padding**: columns are padded to a multiple of 16. Read one by one, 235 of them took five to six
+  times as long as 128.
 """
 
 MODELS_LOG = """\
 ## Log of the full models
 
-The target was a quarter of the step before, 14.5 and 21.5 ms: met on both. On minesweeper the dense
-products take 6.2 ms, near their floor, means and heat by blocks 1.4, and the optimiser 0.8; of the
-chains' 4.1 ms their traffic would be 3. Compiled code does without these kernels, and is slower
-than what is captured alone.
+The target was a quarter of the time of a step before there were kernels, 14.5 and 21.5 ms: met on
+both graphs. On minesweeper in bf16, dense products take 6.2 ms, near their floor, means and heat by
+blocks 1.4, and the optimiser 0.8; chains take 4.1 ms, of which their memory traffic accounts for 3.
+Compiled code does not use these kernels and is slower than capturing alone.
 
-What brought it there: heat factor by factor and angles inside of the kernels of the maps, from 18.6
-to 17.6 ms; gradients by the weights of a phi computed together, to 16.1; heat by blocks of close
-nodes, 0.2 ms of it instead of 0.9, to 15.4. One by one gradients by weights have too few entries to
-fill the card, and cuBLAS cuts their sums and adds them up again. Tried (`gpu_tried.json`): on a
-second stream beside the passes, 17.2 ms instead of 17.5, since products and passes want the same
-registers; all eight blocks of a phi as one batch of products, 16.1, at 11 % less memory; both, with
-batches of four, 16.3. The batch was kept.
+What led there on minesweeper, by the time of a step:
 
-Then a phi took its means by blocks of close nodes, too. Predicted were 128 of them at 9 us instead
-of 14.6, 0.7 ms less; measured were 14.6 ms instead of 15.4.
+- **18.6 to 17.6 ms**: heat factor by factor, and angles inside the kernels of the maps.
+- **To 16.1**: the weight gradients of a phi are computed together. One by one they have too few
+  entries to fill the GPU, and cuBLAS splits their sums and adds them up again. Tried
+  (`gpu_tried.json`): a second stream beside the passes, 17.2 ms instead of 17.5, since products and
+  passes compete for registers; all eight blocks of a phi as one batch of products, 16.1, at 11 %
+  less memory; both, with batches of four, 16.3. The batch was kept.
+- **To 15.4**: heat by blocks of close nodes, which takes 0.2 ms instead of 0.9.
+- **To 14.6**: the means of a phi by blocks of close nodes, too. Predicted: 128 of them at 9 us
+  instead of 14.6, 0.7 ms less.
+- **To 14.3**: maps and chains.
+    - Maps with one vector each are read 16 bytes at a time instead of 2, sine and cosine are
+      computed together, and angles stay in 16 bits. Predicted: a pass of 7 us instead of 17, and
+      three casts less, 0.4 ms in all. Measured: maps 0.30 ms instead of 0.54 and the rest 0.94
+      instead of 1.05, about what was predicted.
+    - In chains two columns share a dropout hash, and GELU takes two multiplications less: 6 to 12 %
+      fewer instructions in the compiled code, 0.2 to 0.3 ms if chains are bound by them. Measured:
+      4.12 ms instead of 4.22, half of that or less, so instructions are not the only limit.
 
-Then maps with one vector each were read 16 bytes at a time instead of 2, sines and cosines shared
-what they need, and angles stayed in 16 bits. Predicted: a pass of 7 us instead of 17, and three
-casts less, 0.4 ms in all. Two columns share a hash that decides what is dropped, and GELU takes two
-multiplications less: chains are 6 to 12 % fewer instructions by the count of what is compiled, 0.2
-to 0.3 ms if these are what they wait for. Measured: maps 0.30 ms instead of 0.54 and the rest 0.94
-instead of 1.05, about what was predicted; chains 4.12 instead of 4.22, half of it or less, so that
-instructions are not all that they wait for; 14.3 ms instead of 14.6.
-
-Still slow: steps that are not captured, where the host is slower than the card.
+Still slow: steps that are not captured, where the host is slower than the GPU.
 """
 
 SCALE_LOG = """\
-Time and memory grow with the edges from a million nodes on; below, launches take longer than work.
-The largest that were tried fit on the card: a grid of 30 million nodes, and 30 million with 614
-million entries that follow a power law.
+From a million nodes on, time and memory grow with the number of edges; below, kernel launches take
+longer than the work. The largest graphs tried fit on the GPU: a grid of 30 million nodes, and a
+power-law graph of 30 million nodes with 614 million entries.
 """
 
 SPLITS_LOG = """\
-Stacking pays up to a width of 128, and `bunn train --splits all` stacks up to there unasked.
-Beyond, a step of one split fills the card, and goes through kernels that a stack cannot use.
+Stacking pays up to a width of 128, and `bunn train --splits all` stacks up to there by default.
+Beyond, a step of one split fills the GPU and uses kernels that a stack cannot use.
 """
 
 TIMES_LOG = """\
-The root, up to the time from which on float32 does not suffice for `tol`: an operator rounded to
-eps moves heat by up to t * eps / 2. From there on all is float64, on twice the bytes. *float64* is
-so at all times and grows like the root throughout. Tried: terms in float32 with operator and sums
-in float64. On most graphs they are off by less than half of eps * t^(3/4), but on two stars that a
-weak edge joins by 0.05 eps * t, as much as an operator in float32. *auto* leaves the recurrence
-where it takes a dense product or the limit for cheaper.
+The cost grows like the root of t until float32 no longer suffices for `tol`: an operator rounded to
+eps moves heat by up to t * eps / 2. From there on everything is float64, with twice the bytes. The
+rows *float64* are so at all times and grow like the root throughout. Tried: terms in float32, with
+operator and sums in float64. On most graphs errors stay below half of eps * t^(3/4), but on two
+stars joined by a weak edge they reach 0.05 eps * t, as much as with an operator in float32. *auto*
+leaves the recurrence where it estimates a dense product or the limit to be cheaper.
 """
 #: How pytest ends where it finds no tests.
 NO_TESTS = 5
@@ -122,11 +126,12 @@ def on_paper() -> str:
     ]
     header = ["step", "precision", "TFLOP", "moved", "gathered", "predicted", "measured", "ratio"]
     return (
-        "## Steps: two numbers each\n\nThe same for training steps (`benchmarks/predicted.py`): "
-        "operations of dense products; GB that are moved where every "
-        "operation reads its inputs and writes its results once; GB of neighbours' rows; the "
-        "milliseconds that follow at the rates of above, one after the other; and those measured, "
-        "captured but for the large graphs.\n\n" + table(header, rows) + f"\n{PAPER_LOG}"
+        "## Steps: predicted and measured\n\nThe same for training steps "
+        "(`benchmarks/predicted.py`). *TFLOP* are the operations of dense products; *moved* the GB "
+        "of memory traffic if every operation reads its inputs and writes its results once; "
+        "*gathered* the GB of neighbours' rows. *predicted* is the sum of the three times at the "
+        "rates above, in milliseconds; *measured* steps are captured, except on the large "
+        "graphs.\n\n" + table(header, rows) + f"\n{PAPER_LOG}"
     )
 
 
@@ -141,8 +146,8 @@ def _batches(result: dict[str, Any]) -> str:
     return (
         f"## Batches of small graphs\n\n{how(result)}. {result['graphs']} graphs to a batch, "
         f"{result['channels']} channels: milliseconds, and errors{what_errors_are(result)}. "
-        "*dense* and *spectral* are one and two products of the tensor cores with the matrices of "
-        "all graphs, where these lie.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
+        "*dense* and *spectral* are one and two tensor-core products with the matrices of all "
+        "graphs, in place.\n\n" + table(header, rows) + "\n" + BATCHES_LOG
     )
 
 
@@ -170,7 +175,7 @@ def _models(result: dict[str, Any]) -> str:
         "",
         *next(iter(result["rows"][0].get("kinds", {}).values()), ()),
     ]
-    apart = f"Where the time goes, by the kinds of kernels:\n\n{table(header, kinds)}\n"
+    apart = f"Where the time goes, by kind of kernel:\n\n{table(header, kinds)}\n"
     peaks = [
         [
             *(row["graph"], row["precision"]),
@@ -182,17 +187,17 @@ def _models(result: dict[str, Any]) -> str:
     ]
     if peaks:
         apart += (
-            "\nMB that an eager step holds at its peak, and a GraphSAGE of as many layers in the "
-            "frame of the benchmark, those of all phi and one more for each of a BuNN:\n\n"
-            + table(["graph", "precision", "SAGE", "BuNN", "ratio"], peaks)
+            "\nPeak memory of an eager step in MB, beside that of a GraphSAGE in the frame of the "
+            "benchmark, with as many layers as all phi together and one more for each layer of the "
+            "BuNN:\n\n" + table(["graph", "precision", "SAGE", "BuNN", "ratio"], peaks)
         )
     return (
         f"## The full models\n\n{how(result)}. The models of the heterophilous benchmark as the "
         "authors ran them, 512 wide: on minesweeper 8 layers, each with a phi of 8 SAGE layers; on "
-        "tolokers 6 with 7. Millions of parameters, TFLOP of the dense products, the milliseconds "
-        "that they take at full speed; a step as it is written, captured, and captured with "
-        "compiled blocks; how many times as fast as a plain implementation with cuSPARSE and a "
-        "CUDA graph was with bf16 autocast (58 and 86 ms).\n\n"
+        "tolokers 6 with 7. *parameters* are millions; *TFLOP* and *floor* are the operations of "
+        "the dense products and their milliseconds at full speed. A step is *eager*, *captured*, "
+        "or captured with *compiled* blocks. *times* is the speed relative to a plain "
+        "implementation with cuSPARSE, bf16 autocast and a CUDA graph (58 and 86 ms).\n\n"
         + table(
             [
                 *("graph", "precision", "parameters", "TFLOP", "floor"),
@@ -214,7 +219,7 @@ def _seconds(result: dict[str, Any]) -> str:
         rows[-1] += ["" if cell is None else f"{cell['seconds']:.1f}" for cell in cells]
     return (
         f"## A split of the heterophilous benchmark\n\n{how(result)}. Seconds of the first split, "
-        "from reading the data to its metric, with nothing else on the card; "
+        "from reading the data to its metric, with nothing else on the GPU; "
         f"{len(result['rows'])} of {len(CELLS)} have been run.\n\n"
         + table(["model", "preset", *graphs], rows)
     )
@@ -229,8 +234,8 @@ def _splits(result: dict[str, Any]) -> str:
         rows[-1].append(f"{taken['alone'] / taken['stacked']:.2f}")
     return (
         f"## Several splits at once\n\n{how(result)}. {result['splits']} splits of minesweeper, a "
-        "BuNN of five layers: milliseconds of a training step to a split, one after the other and "
-        "all stacked in one step.\n\n"
+        "BuNN of five layers: milliseconds of a training step per split, one split after the other "
+        "and all stacked in one step.\n\n"
         + table(["precision", "width", "alone", "stacked", "times"], rows)
         + f"\n{SPLITS_LOG}"
     )
@@ -266,7 +271,7 @@ def _accuracy(result: dict[str, Any]) -> str:
     return (
         f"## The same accuracy\n\n{how(result)}. A BuNN of four layers, 128 wide, each with a phi "
         f"of two SAGE layers, {result['epochs']} epochs with bf16 autocast on five splits: the "
-        "metric on test data, and the seconds of all splits.\n\n"
+        "test metric, and the seconds of all splits together.\n\n"
         + table(["graph", "kernels", "test", "seconds"], rows)
     )
 
@@ -282,9 +287,8 @@ def _tests(result: dict[str, Any]) -> str:
         rows[-1] += [str(row["exit_code"]), number(row.get("seconds"), ".0f")]
     died = any("tests" not in row for row in result["rows"])
     return (
-        f"## Tests on a card\n\n{how(result)}. `pytest -m gpu`, the kernels' own tests "
-        "among them, a process to a row: how many tests passed, failed, had errors and were "
-        "skipped, and with which code the process ended"
+        f"## Tests on a GPU\n\n{how(result)}. `pytest -m gpu`, including the tests of the "
+        "kernels, one process per row: the number of tests by outcome, and the exit code"
         + ("; one without counts died before it could write them down" if died else "")
         + ".\n\n"
         + table(["tests", "passed", "failed", "errors", "skipped", "exit code", "seconds"], rows)
@@ -306,8 +310,8 @@ def _times(result: dict[str, Any]) -> str:
     head = ["graph", "", *(f"t = {float(t):g}" for t in times)]
     return (
         f"## Large times\n\n{how(result)}. Heat alone at tol {result['tol']:g}, "
-        f"{result['channels']} channels, in milliseconds by the time t; and the slope from t = 100 "
-        "on in doubly logarithmic scale, which is one half where the cost grows like the root.\n\n"
+        f"{result['channels']} channels: milliseconds by the time t, and the log-log slope from "
+        "t = 100 on, which is one half where the cost grows like the root of t.\n\n"
         + table([*head, "slope"], rows)
         + (f"\nErrors{what_errors_are(result)}:\n\n{table(head, errors)}" if errors else "")
         + f"\n{TIMES_LOG}{_choices(result['rows'])}"

@@ -14,7 +14,7 @@ from bunn.diffusion import patchwise
 INTRODUCTION = """\
 # Performance: the tables
 
-Everything that was measured on a GPU. What was to be reached, what is, and what limits the rest:
+Everything that was measured on a GPU. The targets, and what limits what misses them:
 [performance](performance.md).
 """
 
@@ -46,13 +46,13 @@ def _floors(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     return (
-        f"## Heat on paper\n\nWith {result['channels']} channels, 64 on the graphs of a million "
-        "nodes, at tol 1e-5, or "
-        "what 16 bits can tell from it; GFLOP, MB that must move, MB that are gathered; nodes that "
-        f"{patchwise.ROWS} close ones reach, in whole chunks; and the "
+        f"## Heat on paper\n\n{result['channels']} channels, 64 on the graphs of a million nodes, "
+        "at tol 1e-5 or what 16 bits can resolve. *moved* are the MB that must move, *gathered* "
+        "the MB of neighbours' rows; *reach* is the number of nodes that "
+        f"{patchwise.ROWS} close ones reach, in whole chunks. The last four columns are the "
         f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
-        f"{rates['cache'] / 1e12:g} TB/s from the cache, and "
-        f"{rates['tensor'] / 1e12:g} TFLOP/s in 16 bits, three of which make one in float32:\n\n"
+        f"{rates['cache'] / 1e12:g} TB/s from the cache and {rates['tensor'] / 1e12:g} TFLOP/s in "
+        "16 bits, with three 16-bit operations for one in float32.\n\n"
         + table(
             [
                 *("graph", "type", "t", "K", "GFLOP", "moved", "gathered", "reach"),
@@ -78,12 +78,14 @@ def _measured(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     about = (
-        f"{how(result)}; a copy moves {result['copy_bytes_per_second'] / 1e12:.2f} TB/s. "
-        "Milliseconds, medians of CUDA graphs that are replayed in turn: cuSPARSE driving the "
-        "recurrence of Chebyshev, cuSPARSE factor by factor, and ours; how many times as fast as "
-        "the faster cuSPARSE; what the sparse kernel moves at least, by what a copy moves in that "
-        "time, and the same as if it drove the recurrence; and errors"
-        f"{what_errors_are(result)}. 512 channels, 64 on the two graphs of a million nodes."
+        f"{how(result)}; a copy moves {result['copy_bytes_per_second'] / 1e12:.2f} TB/s. 512 "
+        "channels, 64 on the two graphs of a million nodes.\n\n"
+        "- Times are milliseconds, medians of CUDA graphs replayed in turn: *cuSPARSE* with the "
+        "Chebyshev recurrence, *factored* cuSPARSE factor by factor, then our ways.\n"
+        "- *times* is the speed relative to the faster cuSPARSE.\n"
+        "- *of a copy* is the least that the sparse kernel has to move over what a copy moves in "
+        "the same time; *recurrence* is the same for the traffic of the recurrence.\n"
+        f"- *error* columns are errors{what_errors_are(result)}."
     )
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
     header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence"]

@@ -26,18 +26,19 @@ def against_targets(result: dict[str, Any]) -> str:
 
     recurrence = [of_copy_as_recurrence(row) for row in larger]
     return (
-        f"Against the targets: the sparse kernel was to be {SPARSE:g} times as fast as the faster "
-        f"cuSPARSE, and is {times('sparse', rows, SPARSE)}. *auto* was to be {AUTO:g} times as "
-        "fast; where it takes the kernel of the heat, whole or by blocks, it is "
-        f"{times('auto', dense, AUTO)}; "
-        + (f"where it takes the limit, it is {times('auto', limit, AUTO)}; " if limit else "")
-        + "elsewhere, where gathering bounds it, it is "
-        f"{times('auto', others, AUTO)}. Where features are larger than the cache, {COPY:g} of "
-        "what a copy moves was to be moved, and is "
-        f"{_reached(larger, [row['of_copy'] for row in larger], COPY, '.2f', rows)}; by the count "
-        "of the recurrence, for which that was set, it is "
-        f"{_reached(larger, recurrence, COPY, '.2f', rows)}. Rows of neighbours that do not come "
-        "from the cache are in neither count.\n"
+        "Against the targets:\n\n"
+        f"- The sparse kernel was to be {SPARSE:g} times as fast as the faster cuSPARSE: "
+        f"{times('sparse', rows, SPARSE)}.\n"
+        f"- *auto* was to be {AUTO:g} times as fast as the faster cuSPARSE. Where it takes the "
+        f"heat kernel, whole or by blocks: {times('auto', dense, AUTO)}. "
+        + (f"Where it takes the limit: {times('auto', limit, AUTO)}. " if limit else "")
+        + f"Elsewhere, where gathering limits it: {times('auto', others, AUTO)}.\n"
+        f"- Where features are larger than the cache, the sparse kernel was to reach {COPY:g} of "
+        "the bandwidth of a copy: "
+        f"{_reached(larger, [row['of_copy'] for row in larger], COPY, '.2f', rows)}. By the "
+        "traffic of the recurrence, for which that target was set: "
+        f"{_reached(larger, recurrence, COPY, '.2f', rows)}. Neither counts neighbours' rows that "
+        "miss the cache.\n"
     )
 
 
@@ -72,10 +73,10 @@ def _reached(some: Rows, values: list[float], target: float, form: str, rows: Ro
     """In how many of some rows values reach a target, in which not, and what they are there."""
     met = [value for value in values if value >= target]
     missed = [row for row, value in zip(some, values, strict=True) if value < target]
-    words = f"so in {len(met)} of {len(some)} rows" + (f" ({span(met, form)})" if met else "")
+    words = f"met in {len(met)} of {len(some)} rows" + (f" ({span(met, form)})" if met else "")
     if missed:
         rest = span((value for value in values if value < target), form)
-        words += f", and not on {_named(missed, rows)} ({rest})"
+        words += f", missed on {_named(missed, rows)} ({rest})"
     return words
 
 
