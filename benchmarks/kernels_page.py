@@ -19,33 +19,33 @@ What runs on a GPU instead of torch's own operations, and why it is right. How f
 
 ## Sparse products
 
-`bunn/kernels` does a product in one pass: it gathers the neighbours, combines them with what the
-node has, and writes. A thread reads 16 bytes of a row, a warp 512. The compiled code exchanges no
-features between threads and spills no registers, which a test reads off the PTX.
+`bunn/kernels` does a product in one pass: gather neighbours, combine them with the node's own data,
+write. A thread reads 16 bytes of a row, a warp 512. The compiled code exchanges no features between
+threads and spills nothing, which a test reads off the PTX.
 
 - **Short rows** are taken side by side, two or four to a thread, with three or four neighbours at a
   time.
-- **Longer rows** are taken one by one, and those of more than {kernels.LONG} neighbours in pieces,
-  so that a hub does not hold up the rest.
-- **Blocks of {grouping.ROWS} rows**, ordered by min-hashing, are taken where nodes have many
+- **Longer rows** are taken one by one, and hub rows of more than {kernels.LONG} neighbours in
+  pieces, so that they do not hold up the rest.
+- **Blocks of {grouping.ROWS} rows**, ordered by min-hashing, are used where nodes have many
   neighbours, all edges weigh one and features have 16 bits. A block gathers each of its neighbours
   once, {grouping.CHUNK} at a time, and adds them up as a tensor-core product with a tile of zeros
-  and ones, which is formed from bits directly in registers. Heat then runs in the frame of the
-  random walk, where neighbours have no factors and the tiles are exact.
+  and ones, formed from bits in registers. Heat then runs in the frame of the random walk, where
+  neighbours have no factors and tiles are exact.
 
-Long rows of float32 are added up in float64, a few neighbours at a time, since terms that are alike
-are all rounded the same way: on a star of m leaves with equal features, a sum in float32 would be
-off by m / 4 roundings. Short rows are added up in float32, as trees of three or four neighbours;
-float64 took 9 to 18 % longer there (`log/gpu_diffusion-5854bbf.json`).
+Long rows of float32 are added up in float64, a few neighbours at a time, since equal terms round
+the same way: on a star of m leaves with equal features, a sum in float32 would be off by
+m / 4 roundings. Short rows are added up in float32, as trees of three or four neighbours; float64
+took 9 to 18 % longer (`log/gpu_diffusion-5854bbf.json`).
 
 ## Heat factor by factor
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
-{factors.HIGHEST_DEGREE}. In an arbitrary order that would be ruined by rounding: from left to
-right, errors grow by 10^16 at t = 100. In the order that is searched for, they stay at or below
-those of rounding the result, as the table below shows, and in float32 reach about twice that at t =
-1000. They are larger than those of the recurrence at t = 1 and smaller at t = 100. The factors of a
-time are found once, at tol 1e-5 within a tenth of a second.
+{factors.HIGHEST_DEGREE}. The order matters: from left to right, rounding errors grow by 10^16 at
+t = 100. In the order found by search, they stay at or below those of rounding the result, as
+the table below shows, and in float32 reach about twice that at t = 1000. They are larger than those
+of the recurrence at t = 1 and smaller at t = 100. The factors of a time are found once, at tol 1e-5
+within a tenth of a second.
 
 The Chebyshev recurrence serves learned times, whose roots the host does not know, and float64. The
 Clenshaw recurrence would save the sum but no time, since it reads the features instead; its terms
@@ -53,26 +53,25 @@ are sqrt(t) times as large, so keeping them in 16 bits loses digits.
 
 Up to degree {kernels.NARROW_DEGREE} terms are kept in the type of the features, beyond that in
 float32. Features in float64, and times so large that float32 does not suffice, go through the same
-kernels with everything in float64, terms included: where features hardly change, all terms are
-rounded to float32 the same way, and on two stars joined by a weak edge this adds up like t.
+kernels in float64, terms included: where features hardly change, terms rounded to float32 all round
+the same way, and on two stars joined by a weak edge this adds up like t.
 
 ## Maps and residual blocks
 
 Rotations and reflections of planes are one pass over the features, and their gradients another,
 with the sines and cosines of the angles in registers.
 
-What lies between two dense products of a residual block is one pass each way
+Between two dense products of a residual block there is one pass each way
 (`bunn/kernels/passes.py`): bias, dropout and activation; or bias, dropout, residual connection and
-normalisation. Such a pass is bound by its instructions. A hash decides what is dropped and is
-computed again in the backward pass instead of being stored; GELU takes one exponential.
+normalisation. Such a pass is bound by instructions. A hash decides what is dropped,
+recomputed in the backward pass instead of stored; GELU takes one exponential.
 
 ## Heat by blocks of close nodes
 
 On a graph that is used repeatedly, heat at a fixed time is taken by blocks of {patchwise.ROWS}
 nodes that are close together (`bunn/graph/ordering.py` merges pairs of nodes, pairs of pairs and so
-on).
-The heat kernel between a block and the nodes within its reach is a small dense matrix, and heat is
-one pass over these (`bunn/kernels/patches.py`), whatever the degree.
+on). The heat kernel between a block and the nodes within its reach is a small dense matrix, and
+heat is one pass over these (`bunn/kernels/patches.py`), whatever the degree.
 
 - **16 bits**: the matrices have the type of the features.
 - **float32**: features are scaled by column and split into two float16 numbers, as the matrix is:
@@ -82,16 +81,16 @@ one pass over these (`bunn/kernels/patches.py`), whatever the degree.
   units. On a star of 30,000 leaves with equal features, errors are 2.7e-6 at t = 1, including
   1.2e-6 of the polynomial (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SUMS:g} is reserved for
   them.
-- **Everything within reach of everything**, as on tolokers: heat is one dense product, of the same
-  kind in float32 and by cuBLAS in 16 bits.
+- **All within reach of all**, as on tolokers: one dense product, of the same kind in float32 and by
+  cuBLAS in 16 bits.
 - **A `tol` below {patchwise.LEAST_TOL:g}**, and eigenvectors of large components: the product runs
   in float64.
 - **Batches of small graphs** stay in float32: 32 terms at a time on the tensor cores, and the rest
   by the float32 units.
 
 Finding close nodes and forming their kernel takes up to a second, which a single step would not pay
-back. So this is done after {auto.PATIENCE} calls with a graph, or at once where calls are known to
-be repeated, as in `bunn train`.
+back. It is done after {auto.PATIENCE} calls with a graph, or at once where calls are known to be
+repeated, as in `bunn train`.
 """
 
 

@@ -55,7 +55,7 @@ What limited heat, and what was tried:
   flight where rows are short, as [run by run](performance-tables.md#run-by-run) shows. Loading a
   row's own data before that of its neighbours costs registers and gained nothing; neither did
   loading neighbour indices one iteration ahead.
-- **Empty slots.** Four neighbours at a time leave twelve slots for the nine of the grid. Three at a
+- **Empty slots.** Four neighbours at a time make twelve slots for the nine of the grid. Three at a
   time took 0.84 to 0.88 of the time there, by the same table, and 0.94 in bfloat16 on a chain with
   three neighbours per node, but no less in float32 (`gpu_tried.json`, *how neighbours are read*);
   on minesweeper, with eight neighbours, four is right. The choice follows the mean degree: where
@@ -85,9 +85,9 @@ What limited heat, and what was tried:
   at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and 2.0, and a
   step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured on a GPU
   yet.
-- **The null space** is what rounding of the operator moves most at large times. It used to be
-  treated separately as soon as rounding could take half of `tol`, which cost a tenth of the time at
-  t = 100; now this starts at three quarters.
+- **The null space** is what rounding of the operator moves most at large times. Treating it
+  separately once rounding could take half of `tol` cost a tenth of the time at t = 100; now this
+  starts at three quarters.
 
 The cost model by which *auto* chooses is fitted to such runs.
 """
@@ -113,11 +113,11 @@ def _between_ends(result: dict[str, Any]) -> str:
     return (
         f"### Between the ends\n\n`{result['command']}`, on a CPU ("
         f"{result['environment']['cpu']}, {result['environment']['threads']} threads), "
-        f"{result['columns']} columns. *ends* is the interval of the eigenvalues of the operator, "
-        "without those of the null space. For each time: the degree that serves every graph and "
-        "the degree that serves this interval (0 stands for the limit), and the time with the "
-        f"second over that with the first. The largest error in float32 is {worst:.1e}, at tol "
-        f"1e-5. Finding the ends takes at most {slowest:.2f} s, once per graph.\n\n"
+        f"{result['columns']} columns. *ends* is the interval of the operator's eigenvalues, "
+        "without the null space. For each time: the degree that serves every graph to that for "
+        "this interval (0 is the limit), and the time of the second over that of the first. The "
+        f"largest error in float32 is {worst:.1e}, at tol 1e-5. Finding the ends takes at most "
+        f"{slowest:.2f} s, once.\n\n"
         + table(
             ["graph", "ends", "type", *(f"t = {time:g}" for time in times)],
             [[*key, *(of[time] for time in times)] for key, of in cells.items()],

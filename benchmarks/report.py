@@ -70,9 +70,9 @@ def _diffusion(result: dict[str, Any]) -> str:
     return (
         "## Heat\n\n"
         f"`diffuse` at tol 1e-6 on {result['columns']} columns, and the times of scipy's "
-        "`expm_multiply` and of a Taylor expansion that meets the same tolerance, divided by ours. "
-        "The expansion takes as many steps as it needs: a single one fails by cancellation. Errors "
-        "are measured against float64.\n\n"
+        "`expm_multiply` and of a Taylor expansion to the same tolerance, divided by ours. The "
+        "expansion takes as many steps as it needs: one fails by cancellation. Errors are measured "
+        "against float64.\n\n"
         + table(
             [
                 *head,
@@ -162,8 +162,8 @@ def _peptides(result: dict[str, Any]) -> str:
         f"median of {result['repeats']}, on {where}. All but the last run in the same loop, with "
         "batches gathered from a packed dataset; `gcn, PyG` is PyG's own model, without positional "
         "encodings, in a loop over a `DataLoader`. `bunn` chooses the method of heat; "
-        "`bunn, spectral` takes all eigenvectors, as in the paper's table of times, where a BuNN "
-        "takes 2.27 times as long as a GCN.\n\n"
+        "`bunn, spectral` takes all eigenvectors, as in the paper's table of times, where it takes "
+        "2.27 times as long as a GCN.\n\n"
         + table(["model", "parameters", "step", "over `gcn`"], rows)
         + f"\nAn epoch has {result['steps']} steps. Seconds of what is done once for all graphs: "
         + "; ".join(f"{name} {value:.0f}" for name, value in result["once"].items())

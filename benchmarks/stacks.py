@@ -38,10 +38,10 @@ limited by the host.
   programs would have to gather both halves of a row at once.
 - In the full models an update comes before desync.
 
-**Dates of the rows.** Those of minesweeper and tolokers are newer than the rest. Two things changed
-in between. Float32 sums are cut differently where blocks reach more than 1,024 nodes: on tolokers
-10.8 ms instead of 12.8 (`gpu_desync.json`). On the other three graphs blocks do not reach as many,
-or heat is sparse. And in bf16 the type of angles changed: 1.21 ms on minesweeper instead of 1.24.
+**Two runs.** The rows of minesweeper and tolokers are newer than the rest. What changed in between
+is how float32 sums are cut where blocks reach more than 1,024 nodes: on tolokers 10.8 ms instead of
+12.8 (`gpu_desync.json`). On the other three graphs blocks do not reach as many, or heat is sparse.
+In bf16 the type of angles changed: 1.21 ms on minesweeper instead of 1.24.
 
 **Still slow**: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms
 on any of these graphs, which is launch overhead: hundreds of kernels, on a host that is slow to

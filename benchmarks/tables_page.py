@@ -48,9 +48,9 @@ def _floors(result: dict[str, Any]) -> str:
     return (
         f"## Heat on paper\n\n{result['channels']} channels, 64 on the graphs of a million nodes, "
         "at tol 1e-5 or what 16 bits can resolve. *moved* are the MB that must move, *gathered* "
-        "the MB of neighbours' rows; *reach* is the number of nodes that "
-        f"{patchwise.ROWS} close ones reach, in whole chunks. The last four columns are the "
-        f"milliseconds that follow on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
+        "the MB of neighbours' rows, *reach* the nodes that "
+        f"{patchwise.ROWS} close ones reach, in whole chunks. The last four columns are "
+        f"milliseconds on an H200 at {rates['copy'] / 1e12:g} TB/s from memory, "
         f"{rates['cache'] / 1e12:g} TB/s from the cache and {rates['tensor'] / 1e12:g} TFLOP/s in "
         "16 bits, with three 16-bit operations for one in float32.\n\n"
         + table(
@@ -80,11 +80,11 @@ def _measured(result: dict[str, Any]) -> str:
     about = (
         f"{how(result)}; a copy moves {result['copy_bytes_per_second'] / 1e12:.2f} TB/s. 512 "
         "channels, 64 on the two graphs of a million nodes.\n\n"
-        "- Times are milliseconds, medians of CUDA graphs replayed in turn: *cuSPARSE* with the "
-        "Chebyshev recurrence, *factored* cuSPARSE factor by factor, then our ways.\n"
+        "- Milliseconds are medians of CUDA graphs replayed in turn: *cuSPARSE* with the Chebyshev "
+        "recurrence, *factored* cuSPARSE factor by factor, then ours.\n"
         "- *times* is the speed relative to the faster cuSPARSE.\n"
-        "- *of a copy* is the least that the sparse kernel has to move over what a copy moves in "
-        "the same time; *recurrence* is the same for the traffic of the recurrence.\n"
+        "- *of a copy* is the least the sparse kernel has to move over what a copy moves in that "
+        "time; *recurrence* is the same by the recurrence's traffic.\n"
         f"- *error* columns are errors{what_errors_are(result)}."
     )
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
