@@ -42,10 +42,11 @@ took 9 to 18 % longer (`log/gpu_diffusion-5854bbf.json`).
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
 {factors.HIGHEST_DEGREE}. The order matters: from left to right, rounding errors grow by 10^16 at
-t = 100. In the order found by search, they stay at or below those of rounding the result, as
-the table below shows, and in float32 reach about twice that at t = 1000. They are larger than those
-of the recurrence at t = 1 and smaller at t = 100. The factors of a time are found once, at tol 1e-5
-within a tenth of a second.
+t = 100. In the order found by search, they stay at or below those of rounding the result up to
+degree {kernels.NARROW_DEGREE}, as the table below shows, and in float32 reach about twice that at
+t = 1000. At higher degrees features of 16 bits have their terms in float32. The errors are larger
+than those of the recurrence at t = 1 and smaller at t = 100. The factors of a time are found once,
+at tol 1e-5 within a tenth of a second.
 
 The Chebyshev recurrence serves learned times, whose roots the host does not know, and float64. The
 Clenshaw recurrence would save the sum but no time, since it reads the features instead; its terms

@@ -33,8 +33,8 @@ What limited heat, and what was tried:
   a third of them; the dense product, which *auto* takes there, reads none.
 - **Close nodes.** Gathered rows can be shared, and across all products rather than within one: 64
   close nodes of minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for
-  the chain in bfloat16 at t = 1: 14 us instead of 90; measured: 21. In float32, splitting the
-  features takes 40 of 84 us; before, heat took 220. [By blocks](performance-tables.md#by-blocks)
+  the chain in bfloat16 at t = 1: 14 us instead of 90; measured: 20. In float32, splitting the
+  features takes 40 of 85 us; before, heat took 220. [By blocks](performance-tables.md#by-blocks)
   has all predictions. This helps on graphs with locality: not on `random`, `like-amazon-ratings`
   and `like-questions`, which are generated without any, nor where a few steps reach everything.
 - **Pieces of sums.** The part of a row's sum that tensor cores and float32 units add up is cut into

@@ -54,7 +54,7 @@ def page() -> str:
     """The log: targets, predictions, what was measured, and what limits it."""
     heat = _heat(load("floors"), load("gpu_diffusion"))
     parts = (INTRODUCTION, glance.section(), ON_PAPER, heat, limits.LOG, steps.on_paper())
-    return "\n".join((*parts, stacks.LOG, steps.MODELS_LOG))
+    return "\n".join((*parts, stacks.log(load("gpu_layers")), steps.MODELS_LOG))
 
 
 def _heat(floors: dict[str, Any], measured: dict[str, Any]) -> str:

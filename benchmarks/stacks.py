@@ -41,13 +41,21 @@ limited by the host.
 **Two runs.** The rows of minesweeper and tolokers are newer than the rest. What changed in between
 is how float32 sums are cut where blocks reach more than 1,024 nodes: on tolokers 10.8 ms instead of
 12.8 (`gpu_desync.json`). On the other three graphs blocks do not reach as many, or heat is sparse.
-In bf16 the type of angles changed: 1.21 ms on minesweeper instead of 1.24.
+In bf16 the type of angles changed: 1.21 ms on minesweeper instead of 1.23.
 
-**Still slow**: steps that are not captured. Without a CUDA graph a step of a BuNN takes 12 to 27 ms
+**Still slow**: steps that are not captured. Without a CUDA graph a step of a BuNN takes {bunn} ms
 on any of these graphs, which is launch overhead: hundreds of kernels, on a host that is slow to
-launch them, as the 5 to 7 ms of GraphSAGE on minesweeper show. `bunn train` captures steps by
+launch them, as the {sage} ms of GraphSAGE on minesweeper show. `bunn train` captures steps by
 default; in a loop of your own, [`captured`](layer.md#a-loop-of-your-own-on-a-gpu) does.
 """
+
+
+def log(result: dict[str, Any]) -> str:
+    """What limits a step, with the times of eager ones."""
+    taken = [(row["graph"], row["milliseconds"]) for row in result["rows"]]
+    eager = span((ms["BuNN, eager"] for _, ms in taken), ".0f")
+    sage = span((ms["SAGE, eager"] for graph, ms in taken if graph == "minesweeper"), ".0f")
+    return LOG.format(bunn=eager, sage=sage)
 
 
 def section(result: dict[str, Any]) -> str:
