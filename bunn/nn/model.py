@@ -43,8 +43,8 @@ class BuNN(nn.Module):
         out_channels: Size of the output. (default: the hidden features are returned)
         dropout: (default: ``0.0``)
         input_dropout: Of input features, before the encoder that is built here. (default: ``0.0``)
-        node_dropout: Share of nodes all of whose input features are zero in a training step.
-            (default: ``0.0``)
+        node_dropout: Share of nodes all of whose input features are zero in a training step,
+            likewise. (default: ``0.0``)
         act: The non-linearity of Equation 4, as PyG's resolver takes it. (default: ``"gelu"``)
         norm: ``"layer"``, ``"batch"`` or :obj:`None`. (default: ``"layer"``)
         norm_first: Whether a block normalises before the layer, or after it. (default: :obj:`True`)

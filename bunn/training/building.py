@@ -7,6 +7,7 @@ from torch_geometric.nn import Linear
 
 from bunn.data import GraphDataset
 from bunn.nn import EigenvectorEncoder, PositionalEncoder, RandomWalkEncoder
+from bunn.nn.dropout import hiding
 from bunn.training.config import Config
 from bunn.training.labels import label_channels
 from bunn.training.models import MODELS
@@ -40,7 +41,7 @@ def _node_encoder(config: Config, dataset: GraphDataset, channels: int) -> nn.Mo
     the model's own."""
     encoding, width = config.encoding, config.model.hidden_channels
     if encoding.pe_as != "encoder" or not encoding.channels:
-        return None if dataset.encoder is None else dataset.encoder(width)
+        return None if dataset.encoder is None else _of_features(config, dataset, channels, width)
     positions: list[nn.Module] = []
     if encoding.lap_pe:
         positions.append(EigenvectorEncoder(encoding.lap_pe, encoding.lap_channels))
@@ -53,6 +54,15 @@ def _node_encoder(config: Config, dataset: GraphDataset, channels: int) -> nn.Mo
             f"model.hidden_channels={config.model.hidden_channels} leaves nothing for features: "
             "encoding.lap_channels and encoding.rwse_channels take all of it; lower them"
         )
+    return PositionalEncoder(_of_features(config, dataset, channels, width), positions)
+
+
+def _of_features(config: Config, dataset: GraphDataset, channels: int, width: int) -> nn.Module:
+    """The encoder of features alone. Features that are dropped, or those of nodes that are hidden,
+    are numbers: those it reads, or of a dataset with an encoder of its own, those it returns."""
+    options = config.model
+    hides = hiding(getattr(options, "input_dropout", 0.0), getattr(options, "node_dropout", 0.0))
     if dataset.encoder is not None:
-        return PositionalEncoder(dataset.encoder(width), positions)
-    return PositionalEncoder(Linear(channels, width), positions)
+        encoder = dataset.encoder(width)
+        return nn.Sequential(encoder, *hides) if hides else encoder
+    return nn.Sequential(*hides, Linear(channels, width)) if hides else Linear(channels, width)

@@ -120,10 +120,12 @@ def _build_bunn(
     edge_encoder: nn.Module | None = None,
 ) -> nn.Module:
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
-    if keywords.pop("linear_encoder") and encoder is None:
+    linear = keywords.pop("linear_encoder")
+    if linear or encoder is not None:  # an encoder that is given drops what there is to drop
         hides = hiding(keywords.pop("input_dropout"), keywords.pop("node_dropout"))
-        encoder = Linear(in_channels, options.hidden_channels)
-        encoder = nn.Sequential(*hides, encoder) if hides else encoder
+        if encoder is None:
+            lin = Linear(in_channels, options.hidden_channels)
+            encoder = nn.Sequential(*hides, lin) if hides else lin
     return BuNN(
         in_channels,
         out_channels=out_channels,

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from bunn.data import GraphDataset, Split, Task, load_dataset
+from bunn.experiments.lrgb import SIZES
+from bunn.experiments.presets import find_preset
 from bunn.training import Config, ConfigError, NonFiniteLossError, Outcome, Run, train
 from bunn.training.building import build_model
 from bunn.training.device import Device
@@ -472,6 +474,27 @@ def test_encodings_may_be_encoded_beside_features(architecture, monkeypatch):
     assert run.evaluations
     with pytest.raises(ConfigError, match="hidden_channels=8 leaves nothing for features"):
         run_of(tiny("minesweeper-board", encoding={**encoding, "rwse_channels": 5}))
+
+
+def test_nodes_are_hidden_from_an_encoder_too():
+    """From one of numbers before it, from one of categories, which have no zero, after it."""
+    encoding = {"rwse": 3, "pe_as": "encoder", "rwse_channels": 2}
+    model = {"node_dropout": 0.5, "input_dropout": 0.1}
+    run = run_of(tiny("minesweeper-board", encoding=encoding, model=model))
+    kinds = [type(part).__name__ for part in run.model.encoder.features]
+    assert kinds == ["NodeDropout", "Dropout", "Linear"]
+    Driver([run]).train_epoch()
+
+    atoms = find_preset("peptides-func", "bunn", "released", ["model.node_dropout=0.5"])[1]
+    model = build_model(atoms, SIZES["peptides-func"])
+    encoder, x, pe = model.encoder, torch.zeros(400, 9, dtype=torch.long), torch.rand(400, 20)
+    shown = encoder.eval()(x, pe)
+    assert (shown[:, :228] != 0).any(1).all()
+    train = encoder.train()(x, pe)
+    hidden = (train[:, :228] == 0).all(1)
+    assert 0.4 < float(hidden.float().mean()) < 0.6
+    torch.testing.assert_close(train[~hidden, :228], shown[~hidden, :228])
+    assert (train[:, 228:] != 0).any(1).all()  # where a node lies is not hidden
 
 
 def test_classes_are_weighed_where_there_are_some():
