@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 
 import pytest
@@ -100,6 +101,24 @@ def under_way(warm, folder):
     return command
 
 
+def test_trials_of_another_place_are_not_overwritten(tuned, warm, tmp_path):
+    """A clone that has the file of a study, but not its journal."""
+    shutil.copytree(tuned[0] / "results", tmp_path / "results")
+    message = explained(warm.run(*TUNE, "--trials", "1", cwd=tmp_path), 2)
+    assert "holds 4 trials that are not in" in message
+    assert "--study" in message
+    assert trials(tmp_path) == trials(tuned[0])
+
+
+def test_values_that_no_model_takes_are_said(warm, tmp_path):
+    asked = [word for word in TUNE if word not in RATES]
+    finished = warm.run(*asked, "--search", "model.maps=foo,bar", "--trials", "1", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "1 trial: 0 complete, 0 pruned, 0 failed, 1 impossible" in finished.stdout
+    assert "no value: " in finished.stdout
+    assert "is unknown; use one of" in finished.stdout
+
+
 def go_on(warm, folder):
     """The states of all trials after the same search, in less time."""
     finished = warm.run(*LONG, "--splits", "0", "--minutes", "0", cwd=folder)
@@ -167,7 +186,7 @@ def test_configurations_of_ones_own(warm, tmp_path):
     best = min(rows, key=lambda row: row["value"])
     table = [line.split("│") for line in finished.stdout.splitlines() if line.startswith("│")]
     assert (int(table[0][1]), table[0][2].strip()) == (best["number"], f"{best['value']:.4f}")
-    assert "3 configurations, 3 of them with all runs asked for" in finished.stdout
+    assert "3 configurations, 3 of them with all runs that were asked for" in finished.stdout
     assert "(test" not in finished.stderr
     (line,) = [row for row in finished.stdout.splitlines() if row.startswith("best: ")]
     command = shlex.split(line.removeprefix("best: bunn "))
@@ -213,7 +232,7 @@ def evaluations_of(folder, count):
 )
 def test_what_is_tried_is_said_once(option, value, warm, tmp_path):
     finished = warm.run(*TRY, "--try", "", option, value, cwd=tmp_path)
-    assert f"--try says what is tried, so that {option} is left out" in usage(finished)
+    assert f"--try and {option} exclude each other" in usage(finished)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def tune(
     ] = Path("runs"),
     results: Annotated[Path, typer.Option(help="Where result files go.")] = Path("results"),
 ) -> None:
-    """Search for the configuration that validates best; no test metric is looked at."""
+    """Search for the configuration that validates best; test metrics are for --evaluate alone."""
     from bunn.cli.errors import (  # noqa: PLC0415
         ensure_writable,
         explained,
@@ -113,7 +113,7 @@ def tune(
     }
     given = [option for option, value in only_of_searches.items() if value not in (None, [])]
     if tries and given:
-        raise typer.BadParameter(f"--try says what is tried, so that {given[0]} is left out")
+        raise typer.BadParameter(f"--try and {given[0]} exclude each other; leave one out")
     if not tries:
         _require_optuna()
     from bunn.data import load_dataset  # noqa: PLC0415
@@ -168,8 +168,11 @@ def tune(
             added = 50 if trials is None else trials
             workers = jobs or default_workers(device)
             chosen = _search(question, added, minutes, workers, results, console, printed)
-        again = ["bunn", "train", dataset, "--model", model, "--preset", name]
-        print_best(chosen, [*again, *as_options(fixed)], printed)
+        again = ["bunn", "train", dataset, "--model", model, "--preset", name, *as_options(fixed)]
+        if question.pairs != [(0, 0)]:
+            again += ["--splits", ",".join(map(str, question.splits))]
+            again += ["--seeds", ",".join(map(str, question.seeds))]
+        print_best(chosen, again, printed)
         if evaluate:
             with LiveDisplay(console) as live:
                 result = evaluation.evaluate(
@@ -202,6 +205,7 @@ def _search(
     from bunn.experiments.studies import best_trials, open_study  # noqa: PLC0415
     from bunn.training.watch import SearchDisplay  # noqa: PLC0415
 
+    tuning.check_file(search, open_study(search), results)
     with SearchDisplay(console, trials) as display:
         tuning.add_trials(search, trials, jobs=jobs, watcher=display, minutes=minutes)
     study = open_study(search)
@@ -213,10 +217,12 @@ def _search(
     ]
     print_trials(search.metric, best, printed)
     found = tuning.counts(study)
-    words = [f"{found[state]} {state}" for state in ("complete", "pruned", "failed")]
-    if found["under way"]:
-        words.append(f"{found['under way']} under way")
-    say(printed, f"{found.total()} trials: {', '.join(words)}")
+    states = ["complete", "pruned", "failed"]
+    states += [state for state in ("impossible", "under way") if found[state]]
+    words = [f"{found[state]} {state}" for state in states]
+    say(printed, f"{counted(found.total(), 'trial')}: {', '.join(words)}")
+    for reason in tuning.reasons(study)[:SHOWN]:
+        say(printed, f"no value: {reason}")
     say(printed, f"trials: {path}")
     return tuning.chosen(search, study)
 
@@ -229,19 +235,22 @@ def _try(
     from bunn.training import LiveDisplay  # noqa: PLC0415
 
     with LiveDisplay(console) as display:
-        known = trying.run_attempts(
+        known, busy = trying.run_attempts(
             attempts, jobs=jobs, watcher=display, results=results, command=command_line()
         )
     ranked = trying.ranked(attempts, known)
+    pairs = attempts.pairs
     best = [
-        (known.index(each), each.value(attempts.pairs), each.params, each.seconds)
-        for each in ranked
+        (known.index(each), each.value(pairs), each.params, each.seconds(pairs)) for each in ranked
     ]
     print_trials(attempts.metric, best, printed)
     for each in known:
         if each.reason is not None:
             say(printed, f"trial {known.index(each)} could not be trained: {each.reason}")
-    say(printed, f"{len(known)} configurations, {len(ranked)} of them with all runs asked for")
+    tried = counted(len(known), "configuration")
+    say(printed, f"{tried}, {len(ranked)} of them with all runs that were asked for")
+    if busy:
+        say(printed, f"{counted(busy, 'run')} under way in another process: call again later")
     say(printed, f"trials: {attempts.file(results)}")
     return trying.chosen(attempts, known)
 
@@ -263,7 +272,8 @@ def print_trials(
     table = Table("trial", f"validation {metric}", "chosen", "seconds")
     for number, value, params, seconds in best[:SHOWN]:
         chosen = {name: _short(entry) for name, entry in params.items()}
-        table.add_row(str(number), f"{value:.4f}", "  ".join(settings(chosen)), f"{seconds:.1f}")
+        words = "  ".join(settings(chosen)) or "(as it is)"
+        table.add_row(str(number), f"{value:.4f}", words, f"{seconds:.1f}")
     console.print(table, markup=False, highlight=False)
 
 
@@ -278,6 +288,11 @@ def print_best(chosen: Chosen | None, command: list[str], console: Console) -> N
 def as_options(settings: list[str]) -> list[str]:
     """``--set`` before each of them."""
     return [word for setting in settings for word in ("--set", setting)]
+
+
+def counted(count: int, noun: str) -> str:
+    """``"1 trial"``, ``"2 trials"``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def say(console: Console, text: str) -> None:

@@ -27,11 +27,13 @@ from bunn.files import as_json, plain, write_atomically
 from bunn.training import Config, ConfigError, NonFiniteLossError, Progressed, train
 from bunn.training.device import free_memory
 from bunn.training.options import parse_value
-from bunn.training.record import differences
+from bunn.training.record import FolderInUseError, differences
 from bunn.training.watch import Watcher
 
 #: What a finished run leaves in its folder.
 VALIDATED = "validated.json"
+#: Why a run is left out that another process trains.
+BUSY = "another process trains it"
 
 Pair = tuple[int, int]
 Params = dict[str, Any]
@@ -95,15 +97,14 @@ class Attempt:
         """The mean of the best validation metrics of some of its runs."""
         return fmean(self.runs[pair]["val"] for pair in pairs)
 
-    @property
-    def seconds(self) -> float:
-        """Of all of its runs."""
-        return math.fsum(run["seconds"] for run in self.runs.values())
+    def seconds(self, pairs: Collection[Pair]) -> float:
+        """The time that they took."""
+        return math.fsum(self.runs[pair]["seconds"] for pair in pairs)
 
 
 def run_attempts(
     attempts: Attempts, *, jobs: int, watcher: Watcher, results: Path, command: str
-) -> list[Attempt]:
+) -> tuple[list[Attempt], int]:
     """Trains what the file of the study does not have, and writes all that is known to it.
 
     Args:
@@ -114,7 +115,7 @@ def run_attempts(
         command: What was typed.
 
     Returns:
-        All that the file has.
+        All that the file has, and how many runs were left to other processes that train them.
 
     Raises:
         InterruptedRunError: After Ctrl-C; what was done is in the file and the run folders.
@@ -129,6 +130,7 @@ def run_attempts(
     ]
     every = [Job(_name(attempts, *each), _run, (attempts, *each)) for each in missing]
     failed: list[str | None] = [None] * len(every)
+    busy = 0
     try:
         failed = run_jobs(every, jobs, watcher)
     finally:
@@ -139,9 +141,10 @@ def run_attempts(
             place = attempts.folder(attempts.configuration(params), pair) / VALIDATED
             if place.is_file():
                 attempt.runs[pair] = json.loads(place.read_text())
-            attempt.reason = reason
+            busy += reason == BUSY
+            attempt.reason = None if reason == BUSY else reason
         _write(file, attempts, known, command)
-    return known
+    return known, busy
 
 
 def ranked(attempts: Attempts, known: list[Attempt]) -> list[Attempt]:
@@ -181,6 +184,8 @@ def _run(watcher: Watcher, attempts: Attempts, params: Params, pair: Pair) -> st
             environment={**facts},
             with_test=False,
         )
+    except FolderInUseError:
+        return BUSY
     except (NonFiniteLossError, torch.OutOfMemoryError, ValueError) as error:
         return str(error).partition("\n")[0]
     entry = {
@@ -201,7 +206,7 @@ def _run(watcher: Watcher, attempts: Attempts, params: Params, pair: Pair) -> st
 
 def _name(attempts: Attempts, params: Params, pair: Pair) -> str:
     """What the display calls a run."""
-    words = settings(params) or ["as it is"]
+    words = settings(params) or ["(as it is)"]
     if len(attempts.pairs) > 1:
         words.append("(split {}, seed {})".format(*pair))
     return " ".join(words)
@@ -239,8 +244,7 @@ def _read(file: Path, attempts: Attempts) -> list[Attempt]:
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{file} is no file of bunn tune --try ({type(error).__name__}: {error}); name another "
-            "study with --study"
+            f"{file} is not one that bunn tune --try wrote; name another study with --study"
         ) from error
     if changed := sorted(differences(before, attempts.config.as_dict())):
         raise ConfigError(

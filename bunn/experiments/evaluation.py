@@ -74,5 +74,6 @@ def _check_not_another(results: Path, config: Config) -> None:
     path = results / experiment_of(config.dataset) / name
     if path.is_file() and Config.completed(Result.read(path).options) != config.as_dict():
         raise ConfigError(
-            f"{path} is of another configuration; move it, or choose another place with --results"
+            f"{path} is the result of another configuration, which was tested before; move it "
+            "away to test this one (what was tried is kept)"
         )

@@ -7,6 +7,7 @@ of its runs. Test metrics are not computed; those of the configuration that is c
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import Counter
@@ -217,16 +218,24 @@ def _stop_if_none_is_possible(study: Study, reason: str) -> None:
 
 
 def counts(study: Study) -> Counter[str]:
-    """How many trials are complete, pruned, failed or under way."""
+    """How many trials are complete, pruned, impossible, failed or under way."""
     return Counter(_state(trial) for trial in study.get_trials(deepcopy=False))
 
 
 def configurations_tried(study: Study) -> int:
     """How many configurations were trained, to the end or until they were given up."""
-    return sum(
-        _state(trial) in ("complete", "pruned") and "invalid" not in trial.user_attrs
+    found = counts(study)
+    return found["complete"] + found["pruned"]
+
+
+def reasons(study: Study) -> list[str]:
+    """Why trials have no value, but for those that others were better than; each reason once."""
+    found = [
+        str(trial.user_attrs["reason"])
         for trial in study.get_trials(deepcopy=False)
-    )
+        if _state(trial) in ("impossible", "failed") and "reason" in trial.user_attrs
+    ]
+    return list(dict.fromkeys(found))
 
 
 def chosen(search: Search, study: Study) -> Chosen | None:
@@ -237,8 +246,33 @@ def chosen(search: Search, study: Study) -> Chosen | None:
     return Chosen(best[0].params, best[0].number, configurations_tried(study))
 
 
+def check_file(search: Search, study: Study, results: Path) -> None:
+    """Raises an error if the file of a study has trials that the study has not: they would be lost.
+
+    A study is kept apart from its file, perhaps on another machine.
+    """
+    path = search.file(results)
+    if not path.is_file():
+        return
+    known = {trial.number: plain(trial.params) for trial in study.get_trials(deepcopy=False)}
+    try:
+        rows = json.loads(path.read_text())["trials"]
+        lost = sum(known.get(row["number"]) != row["params"] for row in rows)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is not one that bunn tune wrote; move it, or name another study with --study, "
+            "or another folder with --results"
+        ) from error
+    if lost:
+        raise ConfigError(
+            f"{path} holds {lost} trials that are not in {search.storage} and would be lost; name "
+            "another study with --study, or another folder with --results"
+        )
+
+
 def write_trials(search: Search, study: Study, results: Path, command: str) -> Path:
     """Writes all that was tried to ``<experiment>/tuning/<study>.json`` below ``results``."""
+    check_file(search, study, results)
     facts = environment(search.kind_of_device)
     best = best_trials(study)
     content = {
@@ -261,6 +295,8 @@ def write_trials(search: Search, study: Study, results: Path, command: str) -> P
 
 
 def _state(trial: FrozenTrial) -> str:
+    if "invalid" in trial.user_attrs:
+        return "impossible"
     names = {"FAIL": "failed", "RUNNING": "under way"}
     return names.get(trial.state.name, trial.state.name.lower())
 

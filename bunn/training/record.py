@@ -25,6 +25,10 @@ class RunFolderError(RuntimeError):
     """A run folder that cannot be used as asked."""
 
 
+class FolderInUseError(RunFolderError):
+    """A run folder that another process writes to."""
+
+
 class RunFolder:
     """Where an experiment is recorded.
 
@@ -118,7 +122,7 @@ class RunFolder:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
-                    raise RunFolderError(
+                    raise FolderInUseError(
                         f"{self.path} is in use by another process; wait for it, or choose another "
                         "folder"
                     ) from error

@@ -8,6 +8,7 @@ from bunn.experiments import attempts as trying
 from bunn.experiments.attempts import Attempts, chosen, ranked, run_attempts
 from bunn.experiments.presets import find_preset
 from bunn.training import ConfigError, InterruptedRunError, train
+from bunn.training.record import RunFolder
 from bunn.training.watch import ignore
 from tests.runs import SMALL
 
@@ -24,9 +25,11 @@ def attempting(folder, *changes, seeds=(0,), settings=(), **fields):
 
 
 def run(attempts, results, jobs=1):
-    return run_attempts(
+    known, busy = run_attempts(
         attempts, jobs=jobs, watcher=ignore, results=results, command="bunn tune --try"
     )
+    assert busy == 0
+    return known
 
 
 def content(results):
@@ -179,7 +182,9 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
         run(attempting(tmp_path, settings=["training.patience=2"]), tmp_path)
     assert file.read_text() == before
     file.write_text('{"trials": []}')
-    with pytest.raises(ConfigError, match=r"mine.json is no file of bunn tune --try .*--study"):
+    with pytest.raises(
+        ConfigError, match=r"is not one that bunn tune --try wrote.*--study"
+    ):
         run(attempting(tmp_path), tmp_path)
     assert file.read_text() == '{"trials": []}'
 
@@ -199,6 +204,20 @@ def test_two_that_write_the_same_file_lose_nothing(tmp_path, monkeypatch):
         {"optimizer.lr": 1e-7},
         {"optimizer.lr": 0.01},
     ]
+
+
+def test_a_run_of_another_process_is_left_to_it(tmp_path):
+    """Its folder is locked; the other configuration is free, and nothing has failed."""
+    attempts = attempting(tmp_path)
+    taken = attempts.folder(attempts.configuration({"optimizer.lr": 1e-7}), (0, 0))
+    with RunFolder(taken).locked():
+        known, busy = run_attempts(
+            attempts, jobs=1, watcher=ignore, results=tmp_path, command="bunn tune --try"
+        )
+    assert busy == 1
+    assert [len(each.runs) for each in known] == [0, 1]
+    assert [each.reason for each in known] == [None, None]
+    assert all(each.runs for each in run(attempts, tmp_path))
 
 
 def test_the_name_of_a_study_is_one_of_a_file(tmp_path):

@@ -376,13 +376,35 @@ def test_the_file_of_trials_tells_everything_and_nothing_of_tests(tmp_path):
     assert content["sampler"]["seed"] == 0
     rows = content["trials"]
     assert [row["number"] for row in rows] == list(range(6))
-    assert {row["state"] for row in rows} == {"complete", "pruned"}  # three bundles do not fit
+    assert {row["state"] for row in rows} == {"complete", "impossible"}  # three bundles do not fit
     best = max((row for row in rows if row["value"] is not None), key=lambda row: row["value"])
     assert content["best"] == best["number"]
     for row in rows:
         possible = row["params"]["model.num_bundles"] == 1
         assert (row["value"] is not None) == possible == (row["reason"] is None)
         assert row["epochs"] == ([4] if possible else [])
+
+
+def test_trials_that_are_in_the_file_alone_are_not_lost(tmp_path):
+    """Those of another machine, or of a journal that was taken away."""
+    search, results = searching(tmp_path / "there"), tmp_path / "results"
+    path = tuning.write_trials(search, add(search, 2), results, "bunn tune")
+    before = path.read_text()
+    here = searching(tmp_path / "here")
+    for check in (
+        lambda: tuning.check_file(here, open_study(here), results),
+        lambda: tuning.write_trials(here, add(here, 1), results, "bunn tune"),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"holds \d trials that are not in .*log"
+        ):
+            check()
+        assert path.read_text() == before
+    tuning.write_trials(search, add(search, 1), results, "bunn tune")
+    assert len(json.loads(path.read_text())["trials"]) == 3
+    path.write_text("[]")
+    with pytest.raises(ConfigError, match="is not one that bunn tune wrote"):
+        tuning.check_file(search, open_study(search), results)
 
 
 def test_trials_have_no_test_metrics(search, monkeypatch):
@@ -425,7 +447,7 @@ def test_the_best_is_evaluated_and_says_how_many_were_tried(tmp_path):
     assert again.test == result.test
     changed = {**found.options, "optimizer": {**found.options["optimizer"], "lr": 0.5}}
     dataclasses.replace(found, options=changed).write(results)
-    with pytest.raises(ConfigError, match=r"tuned\.json is of another configuration; move it"):
+    with pytest.raises(ConfigError, match=r"tuned\.json is the result of another"):
         evaluate(*asked, **arguments)
 
 
