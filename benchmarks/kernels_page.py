@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.report import table
 from benchmarks.results import load
-from benchmarks.words import number
+from benchmarks.words import number, short
 from bunn import kernels
 from bunn.diffusion import auto, factors, patchwise
 from bunn.kernels import grouping
@@ -15,7 +15,8 @@ KERNELS = f"""\
 # The kernels
 
 What runs on a GPU instead of torch's own operations, and why it is right. How fast it is:
-[performance](performance.md). `BUNN_KERNELS=0` in the environment leaves everything to torch.
+[performance](performance.md). `BUNN_KERNELS=0` in the environment leaves everything to torch. The
+result files named here are in `benchmarks/results`.
 
 ## Sparse products
 
@@ -80,18 +81,18 @@ heat is one pass over these (`bunn/kernels/patches.py`), whatever the degree.
   rounding it; where 2,048 terms are alike that is 1.5e-5, more than `tol`. So only
   {patchwise.CHUNK} terms are added up there, the small ones first, and the rest by the float32
   units. On a star of 30,000 leaves with equal features, errors are 2.7e-6 at t = 1, including
-  1.2e-6 of the polynomial (`gpu_tried.json`). Of `tol`, {patchwise.LOST_IN_SUMS:g} is reserved for
-  them.
+  1.2e-6 of the polynomial (`gpu_tried.json`). Of `tol`,
+  {short(patchwise.LOST_IN_SUMS)} is reserved for them.
 - **All within reach of all**, as on tolokers: one dense product, of the same kind in float32 and by
   cuBLAS in 16 bits.
-- **A `tol` below {patchwise.LEAST_TOL:g}**, and eigenvectors of large components: the product runs
-  in float64.
+- **A `tol` below {short(patchwise.LEAST_TOL)}**, and eigenvectors of large components: the
+  product runs in float64.
 - **Batches of small graphs** stay in float32: 32 terms at a time on the tensor cores, and the rest
   by the float32 units.
 
-Finding close nodes and forming their kernel takes up to a second, which a single step would not pay
-back. It is done after {auto.PATIENCE} calls with a graph, or at once where calls are known to be
-repeated, as in `bunn train`.
+Finding close nodes and forming their kernel takes up to a second for a million edges, which a
+single step would not pay back. It is done after {auto.PATIENCE} calls with a graph, or at once
+where calls are known to be repeated, as in `bunn train`.
 """
 
 

@@ -26,6 +26,12 @@ def number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def short(value: float) -> str:
+    """``6e-6`` for ``6e-06``."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
 def span(values: Iterable[float], form: str) -> str:
     """From the least to the largest, or the one that both are as they are written."""
     found = list(values)

@@ -1,8 +1,9 @@
-"""What is handed in as whole numbers: sizes, and the graph that every node belongs to."""
+"""Checks of what is handed in: sizes, shares, types, and the graph that every node belongs to."""
 
 from __future__ import annotations
 
-from numbers import Integral
+from collections.abc import Iterable
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -23,6 +24,32 @@ def check_size(name: str, value: object, least: int = 1, inferred: bool = False)
         raise TypeError(f"{name}={value!r}; it must be an integer")
     if value < least and not (inferred and value == -1):
         raise ValueError(f"{name}={value}; it must be >= {least}{', or -1 to infer it' * inferred}")
+
+
+def check_share(name: str, value: object, all_of_it: bool = True) -> None:
+    """Whether a share, of features that are dropped say, is a number from 0 to 1.
+
+    Args:
+        name: What the argument is called.
+        value: What was given.
+        all_of_it: Whether it may be 1. (default: :obj:`True`)
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}; it must be a number from 0 to 1")
+    share = float(value)
+    if not 0 <= share <= 1 or (share == 1 and not all_of_it):
+        raise ValueError(f"{name}={value}; it must be in [0, 1{']' if all_of_it else ')'}")
+
+
+def check_dtype(x: Tensor, weights: Iterable[Tensor]) -> None:
+    """Whether features ``x`` have the type of what multiplies them; under autocast any will do."""
+    weight = next(iter(weights), x)
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        wanted = str(weight.dtype).removeprefix("torch.")
+        raise TypeError(
+            f"x has dtype {x.dtype}, and the layer {weight.dtype}; use x.to(torch.{wanted}), or "
+            "move the layer to the type of x"
+        )
 
 
 def check_batch(batch: Tensor | None, num_nodes: int, batch_size: int | None = None) -> None:

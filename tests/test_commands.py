@@ -144,13 +144,22 @@ def test_a_bad_configuration_names_the_option_and_the_fix(arguments, message, wa
     assert not list(tmp_path.iterdir())
 
 
+def test_resuming_what_is_not_there_is_said(warm, tmp_path):
+    command = train("training.epochs=1", output="nothing")
+    finished = warm.run(*command, "--resume", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "nothing holds no run to go on with: starting one" in finished.stderr
+    finished = warm.run(*command, "--resume", cwd=tmp_path)
+    assert "starting one" not in finished.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--splits", "five"), "--splits five: write numbers such as 0, 0-4 or 1,3"),
         (("--splits", "all"), "--splits all: there is no end to them"),
-        (("--seeds", "3-1"), "--seeds 3-1: every number once, and at least one"),
-        (("--seeds", "0,1,0-2"), "--seeds 0,1,0-2: every number once"),
+        (("--seeds", "3-1"), "--seeds 3-1: write the smaller one first: 1-3"),
+        (("--seeds", "0,1,0-2"), "--seeds 0,1,0-2: write every number once"),
         (("--seeds", "0-99999999999"), "--seeds 0-99999999999: these are more than 10,000 numbers"),
         (("--device", "gpu"), "Invalid value for '--device'"),
         (("--threads", "0"), "Invalid value for '--threads'"),

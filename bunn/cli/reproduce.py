@@ -51,7 +51,7 @@ def reproduce(
     seeds: Annotated[
         str | None,
         typer.Option(
-            help="How many, or which, such as 2-3 or 1,3; not heterophilous.",
+            help="How many, or which, such as 2-3 or 1,3; not for heterophilous.",
             show_default="as in the table",
         ),
     ] = None,
@@ -60,7 +60,7 @@ def reproduce(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Of a run; not synthetic.", min=1, show_default="as in the preset"),
+        typer.Option(help="Of a run; not for synthetic.", min=1, show_default="as in the preset"),
     ] = None,
     preset: Annotated[
         str | None,
@@ -75,9 +75,11 @@ def reproduce(
         int | None,
         typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
     ] = None,
-    device: Annotated[DeviceName, typer.Option(help="Where; not synthetic.")] = DeviceName.AUTO,
+    device: Annotated[
+        DeviceName, typer.Option(help="Where to train; not for synthetic.")
+    ] = DeviceName.AUTO,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Through torch.compile; not synthetic.")
+        bool, typer.Option("--compile", help="Through torch.compile; not for synthetic.")
     ] = False,
     runs: Annotated[
         Path, typer.Option(help="Where runs are recorded; the same command goes on there.")

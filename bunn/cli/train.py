@@ -63,7 +63,7 @@ def train(
         typer.Option(help="The run folder.", show_default="runs/DATASET-MODEL-PRESET"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in the run folder.")] = False,
-    device: Annotated[DeviceName, typer.Option(help="Where.")] = DeviceName.AUTO,
+    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.AUTO,
     threads: Annotated[
         int | None, typer.Option(help="Threads of a CPU.", min=1, show_default="all cores")
     ] = None,
@@ -92,6 +92,8 @@ def train(
         name, config = find_preset(dataset, model, preset, settings or ())
         folder = output or Path("runs") / f"{dataset}-{model}-{name}"
         if resume:
+            if not (folder / "config.json").is_file():
+                console.print(f"{folder} holds no run to go on with: starting one", markup=False)
             config = resumed_config(folder, config, settings or ())
         if threads is not None:
             torch.set_num_threads(threads)
@@ -156,10 +158,15 @@ def parse_range(text: str, option: str, count: int | None = None) -> list[int]:
         if len(values) + len(numbers) > MOST:
             raise typer.BadParameter(f"{option} {text}: these are more than {MOST:,} numbers")
         values += numbers
-    if not values or len(set(values)) != len(values):
-        raise typer.BadParameter(f"{option} {text}: every number once, and at least one")
+        if not numbers:
+            raise typer.BadParameter(
+                f"{option} {text}: write the smaller one first: {last}-{first}"
+            )
+    if len(set(values)) != len(values):
+        raise typer.BadParameter(f"{option} {text}: write every number once")
     if count is not None and max(values) >= count:
-        raise typer.BadParameter(f"{option} {text}: there are {count}, 0 to {count - 1}")
+        there = f"there are {count}, 0 to {count - 1}" if count > 1 else "there is one, 0"
+        raise typer.BadParameter(f"{option} {text}: {there}")
     return values
 
 

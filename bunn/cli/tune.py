@@ -81,7 +81,7 @@ def tune(
         int | None,
         typer.Option(help="Processes at once.", min=1, show_default="one per core; one on a GPU"),
     ] = None,
-    device: Annotated[DeviceName, typer.Option(help="Where.")] = DeviceName.AUTO,
+    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.AUTO,
     data_root: DataRoot = None,
     sampler_seed: Annotated[
         int | None,

@@ -22,6 +22,18 @@ import torch
 from scipy.special import erfcinv, ive
 from torch import Tensor
 
+#: More products than anybody waits for.
+MOST_PRODUCTS = 10**7
+
+
+def check_degree(degree: int, time: float) -> None:
+    """Raises an error for a polynomial that would take hours, or never end."""
+    if degree > MOST_PRODUCTS:
+        raise ValueError(
+            f"time={time:g} takes {degree:,} products, more than {MOST_PRODUCTS:,}; use "
+            "method='auto', which takes the limit as soon as it is exact, or time=inf"
+        )
+
 
 @lru_cache(maxsize=4096)
 def chebyshev_degree(time: float, tol: float) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bunn import kernels as device_kernels
 from bunn.diffusion.blockwise import BlockMatrix, block_product, lost_in_sums
-from bunn.diffusion.chebyshev import chebyshev_degree
+from bunn.diffusion.chebyshev import chebyshev_degree, check_degree
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import (
     FORMED_ENTRIES,
@@ -167,6 +167,7 @@ def kernel(lap: Laplacian, time: float, tol: float, dtype: torch.dtype) -> Kerne
     if form in kernels:
         kernels.move_to_end(form)
     else:
+        check_degree(form.degree, time)
         kernels[form] = heat_patches(lap, *form) if form.rows else _form(lap, *form[:3])
         room = kernel_bytes(lap)
         while len(kernels) > 1 and sum(map(_bytes, kernels.values())) > room:

@@ -25,7 +25,13 @@ from torch import Tensor
 
 from bunn import kernels
 from bunn.calling import apply, unwatched
-from bunn.diffusion.chebyshev import chebyshev, chebyshev_degree, coefficients_for, series
+from bunn.diffusion.chebyshev import (
+    chebyshev,
+    chebyshev_degree,
+    check_degree,
+    coefficients_for,
+    series,
+)
 from bunn.diffusion.factors import factorize
 from bunn.diffusion.minimax import minimax
 from bunn.diffusion.taylor import taylor, taylor_coefficients
@@ -223,7 +229,9 @@ def _degree_for(time: float | Tensor, tol: float, recurrence: str) -> int:
                 f"time ranges from {low} to {high}; times must be non-negative and finite here"
             )
         time = high
-    return DEGREES[recurrence](time, tol)
+    degree = DEGREES[recurrence](time, tol)
+    check_degree(degree, time)
+    return degree
 
 
 class _Heat(torch.autograd.Function):

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bunn.diffusion.chebyshev import check_degree
+
 
 def uniformization_degree(time: float, tol: float) -> int:
     r"""The smallest degree :math:`K \ge t` for which the tail bound meets ``tol``:
@@ -34,6 +36,7 @@ def uniformization_degree(time: float, tol: float) -> int:
     """
     if time == 0 or tol >= 1:
         return 0
+    check_degree(math.ceil(time), time)  # it is no less
 
     def misses(degree: int) -> bool:
         k = degree + 1

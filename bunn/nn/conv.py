@@ -21,7 +21,7 @@ from bunn.nn.precision import as_factor
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
-from bunn.sizes import check_size
+from bunn.sizes import check_dtype, check_size
 
 Bias = Literal["global", "local"] | None
 
@@ -241,6 +241,8 @@ class BuNNConv(nn.Module):
             reads = "in_channels" if self.network is not None else self.out_channels
         if x.dim() != 2 or (isinstance(reads, int) and x.size(1) != reads):
             raise ValueError(f"x has shape {tuple(x.shape)}; the layer reads (num_nodes, {reads})")
+        if self.network is not None:
+            check_dtype(x, self.network.parameters())
         if self.pe_channels == 0 and pe is None:
             return
         if pe is None:

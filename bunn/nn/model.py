@@ -23,7 +23,7 @@ from bunn.nn.phi import PhiFactory, normed_phi, phi_factory
 from bunn.nn.pooling import POOLINGS, Pooling, pool
 from bunn.nn.update import Update, read_update
 from bunn.sharing import laplacian_of
-from bunn.sizes import check_batch, check_size
+from bunn.sizes import check_batch, check_dtype, check_share, check_size
 
 
 class BuNN(nn.Module):
@@ -127,6 +127,15 @@ class BuNN(nn.Module):
         }.items():
             check_size(name, size)
         check_size("pe_channels", pe_channels, least=0)
+        for name, share in {
+            "dropout": dropout,
+            "input_dropout": input_dropout,
+            "node_dropout": node_dropout,
+            "head_dropout": head_dropout,
+        }.items():
+            check_share(name, share, all_of_it=name != "node_dropout")
+        if phi_norm not in ("layer", "batch", None):
+            raise ValueError(f"phi_norm={phi_norm!r}; use 'layer', 'batch' or None")
         num_params = num_bundles * num_map_params(maps, bundle_dim)
         unit = num_bundles * bundle_dim
         if hidden_channels % unit:
@@ -258,6 +267,7 @@ class BuNN(nn.Module):
             raise ValueError(f"x has shape {tuple(x.shape)}; the model reads (num_nodes, {reads})")
         if not x.is_floating_point():
             raise TypeError(f"x has dtype {x.dtype}; use a floating-point type, such as x.float()")
+        check_dtype(x, self.encoder.parameters())
         if lazy:
             self.in_channels = x.size(1)
 

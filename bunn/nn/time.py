@@ -185,6 +185,11 @@ class DiffusionTime(nn.Module):
 
 def _read(time: object, num_bundles: int) -> tuple[float, ...]:
     if isinstance(time, Tensor):
+        if time.requires_grad:
+            raise ValueError(
+                "time requires a gradient, but times that are handed in stay as they are; use "
+                "learn_time=True, which starts at them, with time.detach()"
+            )
         time = time.tolist()
     values = (time,) if isinstance(time, Real) else time
     if not isinstance(values, Sequence) or not all(isinstance(value, Real) for value in values):

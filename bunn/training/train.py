@@ -17,6 +17,7 @@ from bunn.training.config import Config
 from bunn.training.device import Device
 from bunn.training.drive import Driver, can_be_stacked, in_step, is_small
 from bunn.training.group import Group
+from bunn.training.options import ConfigError
 from bunn.training.record import RunFolder, RunFolderError
 from bunn.training.run import Evaluation, Run
 from bunn.training.watch import Progressed, Watcher, ignore
@@ -102,6 +103,11 @@ def train(
     if data is None:
         root = None if data_root is None else Path(data_root)
         data = load_dataset(config.dataset, root, config.data)
+    elif data.name != config.dataset:
+        raise ConfigError(
+            f"data is {data.name}, but config.dataset={config.dataset!r}; pass the dataset of the "
+            "configuration"
+        )
     training = _Training(
         config, runs, device, data, watcher, record, tensorboard, keep, compile, capture, with_test
     )

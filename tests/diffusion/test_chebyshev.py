@@ -100,3 +100,12 @@ def test_fixed_degree():
     ]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 1e-9
+
+
+@pytest.mark.parametrize("method", ["chebyshev", "dense", "uniformization"])
+@pytest.mark.parametrize("time", [1e14, 1e300])
+def test_more_products_than_anybody_waits_for_are_refused(method, time):
+    lap = Laplacian(torch.tensor([[0, 1], [1, 0]]))
+    with pytest.raises(ValueError, match=r"time=1e\+\d+ takes .* products, .*method='auto'"):
+        diffuse(torch.randn(2, 1), lap, time, method=method)
+    assert diffuse(torch.randn(2, 1), lap, time).isfinite().all()

@@ -182,9 +182,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path):
         run(attempting(tmp_path, settings=["training.patience=2"]), tmp_path)
     assert file.read_text() == before
     file.write_text('{"trials": []}')
-    with pytest.raises(
-        ConfigError, match=r"is not one that bunn tune --try wrote.*--study"
-    ):
+    with pytest.raises(ConfigError, match=r"is not one that bunn tune --try wrote.*--study"):
         run(attempting(tmp_path), tmp_path)
     assert file.read_text() == '{"trials": []}'
 

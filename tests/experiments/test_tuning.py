@@ -395,9 +395,7 @@ def test_trials_that_are_in_the_file_alone_are_not_lost(tmp_path):
         lambda: tuning.check_file(here, open_study(here), results),
         lambda: tuning.write_trials(here, add(here, 1), results, "bunn tune"),
     ):
-        with pytest.raises(
-            ConfigError, match=r"holds \d trials that are not in .*log"
-        ):
+        with pytest.raises(ConfigError, match=r"holds \d trials that are not in .*log"):
             check()
         assert path.read_text() == before
     tuning.write_trials(search, add(search, 1), results, "bunn tune")

@@ -189,7 +189,7 @@ def test_nodes_are_hidden_in_training_alone():
     assert torch.equal(seen[-1], x)
     with pytest.raises(ValueError, match=r"node_dropout=0\.5, but an encoder was passed"):
         BuNN(3, 8, 1, node_dropout=0.5, encoder=nn.Linear(3, 8))
-    with pytest.raises(ValueError, match=r"p=1\.5; the share of hidden nodes must be in"):
+    with pytest.raises(ValueError, match=r"node_dropout=1\.5; it must be in \[0, 1\)"):
         BuNN(3, 8, 1, node_dropout=1.5)
 
 
@@ -319,3 +319,35 @@ def test_repr():
     model = BuNN(3, 8, 2, 4)
     conv = repr(model.blocks[0].conv)
     assert repr(model) == f"BuNN(3, 8, num_layers=2, out_channels=4, conv={conv})"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"dropout": 1.5}, ValueError, r"dropout=1\.5; it must be in \[0, 1\]"),
+        ({"head_dropout": -0.1}, ValueError, r"head_dropout=-0\.1; it must be in \[0, 1\]"),
+        ({"input_dropout": "a"}, TypeError, "input_dropout='a'; it must be a number"),
+        ({"node_dropout": 1.0}, ValueError, r"node_dropout=1\.0; it must be in \[0, 1\)"),
+        ({"phi_norm": "group"}, ValueError, "phi_norm='group'; use 'layer', 'batch' or None"),
+        (
+            {"time": nn.Parameter(torch.ones(1))},
+            ValueError,
+            "time requires a gradient, .*learn_time=True",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_named(options, error, message):
+    with pytest.raises(error, match=message):
+        BuNN(3, 8, 1, 2, **options)
+
+
+@pytest.mark.parametrize("build", [lambda: BuNN(3, 8, 1, 2), lambda: BuNNConv(3, 8)])
+def test_features_of_another_type_are_refused_but_under_autocast(build):
+    model, x = build(), torch.randn(NODES, 3)
+    with pytest.raises(TypeError, match=r"x has dtype torch.float64, and the layer torch.float32"):
+        model(x.double(), GRID)
+    model.double()(x.double(), GRID)
+    with pytest.raises(TypeError, match=r"use x\.to\(torch\.float64\)"):
+        model(x, GRID)
+    with torch.autocast("cpu", torch.bfloat16):
+        model.float()(x.bfloat16(), GRID)

@@ -11,8 +11,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bunn.data import load_dataset
 from bunn.training import (
     CompileError,
+    ConfigError,
     InterruptedRunError,
     NonFiniteLossError,
     Progressed,
@@ -134,6 +136,11 @@ def test_who_chooses_does_without_test_metrics(dataset, tmp_path):
         train(config, folder=folder, device="cpu", resume=True)
     (again,) = train(config, folder=folder, device="cpu", resume=True, with_test=False)
     assert again.best == chosen.best
+
+
+def test_data_of_another_name_is_refused():
+    with pytest.raises(ConfigError, match=r"data is clique, but config.dataset='barbell'"):
+        train(tiny(), data=load_dataset("clique"), device="cpu")
 
 
 def test_the_clock_goes_on_after_a_resume(tmp_path, monkeypatch):
