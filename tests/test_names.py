@@ -11,9 +11,11 @@ from bunn.names import did_you_mean
         ("gnc", ", did you mean 'gcn'?"),
         ("GCN", ", did you mean 'gcn'?"),
         ("sages", ", did you mean 'SAGE'?"),
+        ("layers", ", did you mean 'num_layers' or 'phi_layers'?"),
         ("x", ""),
         (3, ""),
     ],
 )
 def test_the_nearest_name(name, hint):
-    assert did_you_mean(name, ["gat", "gcn", "SAGE"]) == hint
+    names = ["gat", "gcn", "SAGE", "num_layers", "phi_layers", "num_bundles"]
+    assert did_you_mean(name, names) == hint

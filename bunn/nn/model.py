@@ -134,6 +134,7 @@ class BuNN(nn.Module):
             "head_dropout": head_dropout,
         }.items():
             check_share(name, share, all_of_it=name != "node_dropout")
+        check_act(act)
         if phi_norm not in ("layer", "batch", None):
             raise ValueError(f"phi_norm={phi_norm!r}; use 'layer', 'batch' or None")
         num_params = num_bundles * num_map_params(maps, bundle_dim)
@@ -277,6 +278,17 @@ class BuNN(nn.Module):
             f"num_layers={self.num_layers}, out_channels={self.out_channels}, "
             f"conv={self.blocks[0].conv!r})"
         )
+
+
+def check_act(act: str) -> None:
+    """Whether PyG knows a non-linearity of this name."""
+    try:
+        activation_resolver(act)
+    except ValueError as error:
+        raise ValueError(
+            f"act={act!r} is unknown; use a name that PyG's activation_resolver takes, such as "
+            "'gelu', 'relu' or 'elu'"
+        ) from error
 
 
 def reads_encodings(encoder: nn.Module) -> bool:

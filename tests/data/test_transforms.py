@@ -590,6 +590,8 @@ def test_what_quantiles_refuse():
         QuantileEncoding(torch.arange(2.0).expand(3, 2))(features(x))
     with pytest.raises(ValueError, match="rows that do not ascend"):
         QuantileEncoding(torch.tensor([[1.0, 0.0]]))
+    with pytest.raises(TypeError, match=r"edges=4; .*QuantileEncoding\.fit"):
+        QuantileEncoding(4)
 
 
 # What all have in common

@@ -328,6 +328,7 @@ def test_repr():
         ({"head_dropout": -0.1}, ValueError, r"head_dropout=-0\.1; it must be in \[0, 1\]"),
         ({"input_dropout": "a"}, TypeError, "input_dropout='a'; it must be a number"),
         ({"node_dropout": 1.0}, ValueError, r"node_dropout=1\.0; it must be in \[0, 1\)"),
+        ({"act": "gelo"}, ValueError, "act='gelo' is unknown; use a name"),
         ({"phi_norm": "group"}, ValueError, "phi_norm='group'; use 'layer', 'batch' or None"),
         (
             {"time": nn.Parameter(torch.ones(1))},

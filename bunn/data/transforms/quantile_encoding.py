@@ -32,6 +32,10 @@ class QuantileEncoding(BaseTransform):  # type: ignore[misc]
     """
 
     def __init__(self, edges: Tensor) -> None:
+        if not isinstance(edges, Tensor):
+            raise TypeError(
+                f"edges={edges!r}; pass a (c, q + 1) tensor, or use QuantileEncoding.fit(graphs, q)"
+            )
         if edges.dim() != 2 or edges.size(1) < 2 or not bool((edges.diff(dim=1) >= 0).all()):
             raise ValueError(
                 f"edges has shape {tuple(edges.shape)}, or rows that do not ascend; pass (c, q + "
