@@ -136,13 +136,16 @@ def run_attempts(
     finally:
         forget_data()
         known = _read(file, attempts)  # again: another process may have written to it
+        for params, _ in missing:
+            _find(known, attempts, params).reason = None
         for (params, pair), reason in zip(missing, failed, strict=True):
             attempt = _find(known, attempts, params)
             place = attempts.folder(attempts.configuration(params), pair) / VALIDATED
             if place.is_file():
                 attempt.runs[pair] = json.loads(place.read_text())
             busy += reason == BUSY
-            attempt.reason = None if reason == BUSY else reason
+            if reason != BUSY:
+                attempt.reason = attempt.reason or reason
         _write(file, attempts, known, command)
     return known, busy
 
@@ -188,6 +191,8 @@ def _run(watcher: Watcher, attempts: Attempts, params: Params, pair: Pair) -> st
         return BUSY
     except (NonFiniteLossError, torch.OutOfMemoryError, ValueError) as error:
         return str(error).partition("\n")[0]
+    if not math.isfinite(outcome.best.metrics["val"]):
+        return f"the validation {attempts.metric} is {outcome.best.metrics['val']}"
     entry = {
         "val": outcome.best.metrics["val"],
         "best_epoch": outcome.best.epoch,
@@ -259,9 +264,10 @@ def _write(file: Path, attempts: Attempts, known: list[Attempt], command: str) -
     described = attempts.described()
     content = {
         "study": attempts.study,
-        **{name: described[name] for name in ("dataset", "model", "base")},
+        **described,
         "metric": attempts.metric,
-        "objective": "mean over the runs of a trial of the best validation metric",
+        "objective": "mean over the runs of a trial of the best validation metric; the best is the "
+        "one whose mean over these splits and seeds is",
         "smaller_is_better": attempts.smaller_is_better,
         "sampler": "by hand",
         "command": command,

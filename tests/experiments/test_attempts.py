@@ -1,5 +1,6 @@
 """Configurations of one's own: what is trained, what is kept, what goes on."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from bunn.experiments import attempts as trying
 from bunn.experiments.attempts import Attempts, chosen, ranked, run_attempts
 from bunn.experiments.presets import find_preset
-from bunn.training import ConfigError, InterruptedRunError, train
+from bunn.training import ConfigError, InterruptedRunError, NonFiniteLossError, train
 from bunn.training.record import RunFolder
 from bunn.training.watch import ignore
 from tests.runs import SMALL
@@ -148,6 +149,32 @@ def test_a_configuration_that_cannot_be_trained_says_why_and_the_rest_goes_on(tm
     assert "the loss of" in content(tmp_path)["trials"][0]["reason"]
     best = chosen(attempting(tmp_path), known)
     assert (best.trial, best.tried) == (1, 1)
+
+
+def test_a_run_that_fails_is_not_forgotten_for_one_that_does_not(tmp_path, monkeypatch):
+    """The first seed has a loss that explodes, and a metric that is no number; the second none."""
+
+    def first_fails(config, pairs, **keywords):
+        if pairs == [(0, 0)]:
+            raise NonFiniteLossError("the loss is nan")
+        (outcome,) = train(config, pairs, **keywords)
+        if pairs == [(0, 1)]:
+            bad = dataclasses.replace(outcome.best, metrics={"val": float("nan")})
+            return [dataclasses.replace(outcome, best=bad)]
+        return [outcome]
+
+    monkeypatch.setattr(trying, "train", first_fails)
+    attempts = attempting(tmp_path, GOOD, seeds=(0, 1, 2))
+    (attempt,) = run(attempts, tmp_path)
+    assert list(attempt.runs) == [(0, 2)]
+    assert attempt.reason == "the loss is nan"
+    (row,) = content(tmp_path)["trials"]
+    assert row["reason"] == "the loss is nan"
+    (attempt,) = run(attempting(tmp_path, GOOD, seeds=(1,)), tmp_path)
+    assert attempt.reason == "the validation mse is nan"
+    monkeypatch.setattr(trying, "train", train)
+    (attempt,) = run(attempts, tmp_path)
+    assert (len(attempt.runs), attempt.reason) == (3, None)
 
 
 def test_larger_is_better_where_it_is(tmp_path):
