@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from bunn.data import DATASETS
 from bunn.experiments.presets import find_preset
-from bunn.experiments.results import Result
+from bunn.experiments.results import Result, read_results
 from tests.commands import run
 from tests.data.raw_files import real_root, write_dataset
 from tests.experiments.samples import sample, trees, with_curves
@@ -377,6 +377,21 @@ def test_reproduce_neighborsmatch_draws_the_curve(warm, tmp_path):
 def test_a_reproduction_that_is_none(arguments, message, warm, tmp_path):
     assert message in explained(warm.run("reproduce", *arguments, cwd=tmp_path), 2)
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_were_asked_for_are_printed_beside_those_that_were_there(warm, tmp_path):
+    write_dataset(tmp_path, "cornell")
+    command = ("reproduce", "heterophilous", "--datasets", "cornell", "--models", "gcn")
+    options = ("--epochs", "1", "--jobs", "1", "--data-root", ".")
+    first = warm.run(*command, "--splits", "0,2", *options, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "more in its file" not in first.stdout
+    second = warm.run(*command, "--splits", "1", *options, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    (result,) = read_results(tmp_path / "results")
+    assert result.splits == [0, 1, 2]
+    line = f"cornell-gcn-small-1-epochs: split 1, seed 0: {result.test[1]:.4f} (2 more in its file)"
+    assert line in second.stdout
 
 
 def test_arguments_of_reproduce(warm, tmp_path):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from bunn.cli.datasets import DataRoot
 from bunn.cli.train import MOST, DeviceName, command_line, parse_range
+
+if TYPE_CHECKING:
+    from bunn.experiments.request import Request
 
 
 class Experiment(StrEnum):
@@ -144,11 +148,13 @@ def reproduce(
         for table in tables:
             ensure_writable(request.results / table, "--results")
         with LiveDisplay(Console(stderr=True)) as display:
-            run_jobs(work, jobs or workers_for(request), display)
+            written_to = run_jobs(work, jobs or workers_for(request), display)
         console = Console(width=None if sys.stdout.isatty() else 120)
         for table in tables:
             for found in tables_for(read_results(request.results), table):
                 console.print(found.rich())
+        if request.splits or request.seeds:
+            print_asked(written_to, request, console)
         written = {"results": request.results / tables[0]}
         with writing(request.results, "--results"):
             picture = write_picture(request)
@@ -156,6 +162,25 @@ def reproduce(
             written["picture"] = picture
         for what, path in written.items():
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_asked(
+    written_to: Sequence[Path | Sequence[Path]], request: Request, console: Console
+) -> None:
+    """The runs that were asked for, where the table has others beside them."""
+    from bunn.experiments.results import Result  # noqa: PLC0415
+
+    for place in written_to:
+        for path in [place] if isinstance(place, Path) else place:
+            result = Result.read(path)
+            runs = [
+                f"split {split}, seed {seed}: {test:.4f}"
+                for split, seed, test in zip(result.splits, result.seeds, result.test, strict=True)
+                if split in (request.splits or [split]) and seed in (request.seeds or [seed])
+            ]
+            if others := len(result.test) - len(runs):
+                text = f"{path.stem}: {'; '.join(runs)} ({others} more in its file)"
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...] | None:
