@@ -343,7 +343,7 @@ def _spec(name: str) -> DatasetSpec:
         TASKS[name],
         "15,535 graphs of 151 nodes on average",
         "CC BY-NC 4.0",
-        ORIGINALS[name][0].url,
+        " and ".join(original.url for original in ORIGINALS[name]),
         partial(_load, name),
         PeptidesOptions,
         tuple(original.file for original in ORIGINALS[name]),
