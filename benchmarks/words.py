@@ -28,8 +28,7 @@ def number(value: float | None, form: str) -> str:
 
 def short(value: float) -> str:
     """``6e-6`` for ``6e-06``."""
-    mantissa, exponent = f"{value:.0e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def span(values: Iterable[float], form: str) -> str:

@@ -121,7 +121,6 @@ def tune(
     from bunn.experiments.attempts import Attempts  # noqa: PLC0415
     from bunn.experiments.jobs import default_workers  # noqa: PLC0415
     from bunn.experiments.presets import find_preset  # noqa: PLC0415
-    from bunn.experiments.question import experiment_of  # noqa: PLC0415
     from bunn.experiments.spaces import default_spaces, parse_spaces  # noqa: PLC0415
     from bunn.experiments.studies import Search  # noqa: PLC0415
     from bunn.training import LiveDisplay  # noqa: PLC0415
@@ -141,7 +140,7 @@ def tune(
             "device": device,
             "data_root": data_root,
         }
-        ensure_writable(results / experiment_of(dataset) / "tuning", "--results")
+        workers = jobs or default_workers(device)
         question: Attempts | Search
         if tries:
             named = study or f"{dataset}-{model}-by-hand"
@@ -151,7 +150,8 @@ def tune(
                 changes=tuple(tuple(shlex.split(text)) for text in tries),
                 runs=runs / "tune" / named,
             )
-            chosen = _try(question, jobs or default_workers(device), results, console, printed)
+            ensure_writable(question.file(results).parent, "--results")
+            chosen = _try(question, workers, results, console, printed)
         else:
             left = [setting.partition("=")[0].strip() for setting in fixed]
             question = Search(
@@ -165,8 +165,8 @@ def tune(
                 storage=storage or str(runs / "tune" / f"{dataset}-{model}.log"),
                 sampler_seed=sampler_seed,
             )
+            ensure_writable(question.file(results).parent, "--results")
             added = 50 if trials is None else trials
-            workers = jobs or default_workers(device)
             chosen = _search(question, added, minutes, workers, results, console, printed)
         again = ["bunn", "train", dataset, "--model", model, "--preset", name, *as_options(fixed)]
         if question.pairs != [(0, 0)]:

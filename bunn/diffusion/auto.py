@@ -27,6 +27,7 @@ which ends the eigenvalues lie: fewer products serve those, or none where all ot
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -117,8 +118,8 @@ def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str
     ``"limit"`` only where that is exact."""
     if time.lower == math.inf:
         return "limit", options
-    costs = _costs(x, lap, time, options)
-    method = min(costs, key=lambda name: costs[name])
+    costs = costs_of(x, lap, time, options)
+    method = cheapest(costs)
     if method not in ("chebyshev", "dense") or torch.compiler.is_compiling():
         return method, options
     if isinstance(time.value, Tensor) or not time.constant:
@@ -133,14 +134,14 @@ def decide(x: Tensor, lap: Laplacian, time: Time, options: Options) -> tuple[str
     return method, replace(options, interval=interval) if method == "chebyshev" else options
 
 
-def choose(x: Tensor, lap: Laplacian, time: Time, options: Options) -> str:
-    """The name of the method to use for ``x: (n, c)``, at times before the limit is exact."""
-    costs = _costs(x, lap, time, options)
+def cheapest(costs: Mapping[str, float]) -> str:
+    """The method that costs least."""
     return min(costs, key=lambda name: costs[name])
 
 
-def _costs(x: Tensor, lap: Laplacian, time: Time, options: Options) -> dict[str, float]:
-    """What every method that may be used costs."""
+def costs_of(x: Tensor, lap: Laplacian, time: Time, options: Options) -> dict[str, float]:
+    """What the methods that may be used for ``x: (n, c)`` cost, at times before the limit is
+    exact."""
     known = lap.eigenpairs.known
     if torch.compiler.is_compiling() or time.upper is None:  # nothing to compare costs by
         return {"spectral" if known else "chebyshev": 0.0}

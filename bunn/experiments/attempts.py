@@ -64,13 +64,13 @@ class Attempts(Question):
                 raise ConfigError(f"{asked} is there twice; give every configuration once")
             configs.append(config)
 
-    @property
-    def choices(self) -> list[Params]:
-        """The changes by option, as plain values."""
+    def asked(self) -> list[Attempt]:
+        """The configurations, none of which has been run yet."""
         split = [[setting.partition("=") for setting in each] for each in self.changes]
-        return [
+        params = [
             plain({name.strip(): parse_value(text) for name, _, text in each}) for each in split
         ]
+        return [Attempt(self.configuration(each), each) for each in params]
 
     def folder(self, config: Config, pair: Pair) -> Path:
         """Of a run; its name depends on nothing but the configuration."""
@@ -84,11 +84,13 @@ class Attempt:
     """A configuration, and what came of it.
 
     Args:
+        config: The configuration.
         params: What it changes, by option.
         runs: What is known of each run: its validation metric ``val``, epochs, seconds, device.
         reason: Why it has not been run, if it could not be.
     """
 
+    config: Config
     params: Params
     runs: dict[Pair, dict[str, Any]] = field(default_factory=dict)
     reason: str | None = None
@@ -121,14 +123,17 @@ def run_attempts(
         InterruptedRunError: After Ctrl-C; what was done is in the file and the run folders.
     """
     file = attempts.file(results)
-    known = _read(file, attempts)
+    known, asked = _read(file, attempts), attempts.asked()
     missing = [
-        (params, pair)
+        (each, pair)
         for pair in attempts.pairs
-        for params in attempts.choices
-        if pair not in _find(known, attempts, params).runs
+        for each in asked
+        if pair not in _find(known, each).runs
     ]
-    every = [Job(_name(attempts, *each), _run, (attempts, *each)) for each in missing]
+    every = [
+        Job(_name(attempts, each, pair), _run, (attempts, each.config, pair))
+        for each, pair in missing
+    ]
     failed: list[str | None] = [None] * len(every)
     busy = 0
     try:
@@ -136,11 +141,11 @@ def run_attempts(
     finally:
         forget_data()
         known = _read(file, attempts)  # again: another process may have written to it
-        for params, _ in missing:
-            _find(known, attempts, params).reason = None
-        for (params, pair), reason in zip(missing, failed, strict=True):
-            attempt = _find(known, attempts, params)
-            place = attempts.folder(attempts.configuration(params), pair) / VALIDATED
+        for each, _ in missing:
+            _find(known, each).reason = None
+        for (each, pair), reason in zip(missing, failed, strict=True):
+            attempt = _find(known, each)
+            place = attempts.folder(each.config, pair) / VALIDATED
             if place.is_file():
                 attempt.runs[pair] = json.loads(place.read_text())
             busy += reason == BUSY
@@ -166,9 +171,8 @@ def chosen(attempts: Attempts, known: list[Attempt]) -> Chosen | None:
     return Chosen(best[0].params, known.index(best[0]), tried)
 
 
-def _run(watcher: Watcher, attempts: Attempts, params: Params, pair: Pair) -> str | None:
+def _run(watcher: Watcher, attempts: Attempts, config: Config, pair: Pair) -> str | None:
     """One run; returns why there is none, if the configuration is one that cannot be trained."""
-    config = attempts.configuration(params)
     place = attempts.folder(config, pair)
     if (place / VALIDATED).is_file():
         epochs = config.training.epochs
@@ -209,21 +213,20 @@ def _run(watcher: Watcher, attempts: Attempts, params: Params, pair: Pair) -> st
     return None
 
 
-def _name(attempts: Attempts, params: Params, pair: Pair) -> str:
+def _name(attempts: Attempts, attempt: Attempt, pair: Pair) -> str:
     """What the display calls a run."""
-    words = settings(params) or ["(as it is)"]
+    words = settings(attempt.params) or ["(as it is)"]
     if len(attempts.pairs) > 1:
         words.append("(split {}, seed {})".format(*pair))
     return " ".join(words)
 
 
-def _find(known: list[Attempt], attempts: Attempts, params: Params) -> Attempt:
+def _find(known: list[Attempt], asked: Attempt) -> Attempt:
     """The configuration among those that are known, or a new one at their end."""
-    config = attempts.configuration(params)
     for each in known:
-        if attempts.configuration(each.params) == config:
+        if each.config == asked.config:
             return each
-    known.append(Attempt(params))
+    known.append(Attempt(asked.config, asked.params))
     return known[-1]
 
 
@@ -234,19 +237,7 @@ def _read(file: Path, attempts: Attempts) -> list[Attempt]:
     try:
         content = json.loads(file.read_text())
         before = Config.completed(content["base"])
-        found = [
-            Attempt(
-                row["params"],
-                {
-                    (run["split"], run["seed"]): {
-                        name: value for name, value in run.items() if name not in ("split", "seed")
-                    }
-                    for run in row["runs"]
-                },
-                row["reason"],
-            )
-            for row in content["trials"]
-        ]
+        rows = [(row["params"], _by_pair(row["runs"]), row["reason"]) for row in content["trials"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{file} is not one that bunn tune --try wrote; name another study with --study"
@@ -256,15 +247,20 @@ def _read(file: Path, attempts: Attempts) -> list[Attempt]:
             f"{file} was started from another configuration: {'; '.join(changed)}; start from the "
             "same one, or name another study with --study"
         )
-    return found
+    return [Attempt(attempts.configuration(params), params, *rest) for params, *rest in rows]
+
+
+def _by_pair(runs: list[dict[str, Any]]) -> dict[Pair, dict[str, Any]]:
+    """Runs of a row by their split and seed."""
+    left = [dict(run) for run in runs]
+    return {(run.pop("split"), run.pop("seed")): run for run in left}
 
 
 def _write(file: Path, attempts: Attempts, known: list[Attempt], command: str) -> None:
     best = chosen(attempts, known)
-    described = attempts.described()
     content = {
         "study": attempts.study,
-        **described,
+        **attempts.described(),
         "metric": attempts.metric,
         "objective": "mean over the runs of a trial of the best validation metric; the best is the "
         "one whose mean over these splits and seeds is",

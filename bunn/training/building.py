@@ -63,6 +63,7 @@ def _of_features(config: Config, dataset: GraphDataset, channels: int, width: in
     options = config.model
     hides = hiding(getattr(options, "input_dropout", 0.0), getattr(options, "node_dropout", 0.0))
     if dataset.encoder is not None:
-        encoder = dataset.encoder(width)
-        return nn.Sequential(encoder, *hides) if hides else encoder
-    return nn.Sequential(*hides, Linear(channels, width)) if hides else Linear(channels, width)
+        parts = [dataset.encoder(width), *hides]
+    else:
+        parts = [*hides, Linear(channels, width)]
+    return nn.Sequential(*parts) if hides else parts[0]

@@ -14,7 +14,7 @@ from benchmarks import gpu_batches
 from benchmarks.results import load
 from bunn import Laplacian, diffuse
 from bunn.diffusion import METHODS, Options, Time
-from bunn.diffusion.auto import choose, saturate
+from bunn.diffusion.auto import cheapest, costs_of, saturate
 from tests.graphs import edges_of, graphs, relative_error, zoo_laplacian
 
 
@@ -33,7 +33,11 @@ def circulant(n: int, reach: int) -> Laplacian:
 def choice(lap: Laplacian, columns: int, time: float | torch.Tensor, tol: float = 1e-5) -> str:
     x = torch.zeros(lap.num_nodes, columns)
     saturated = saturate(Time.of(time, x.shape[1:]), lap, tol)
-    return "limit" if saturated.lower == math.inf else choose(x, lap, saturated, Options(tol))
+    return (
+        "limit"
+        if saturated.lower == math.inf
+        else cheapest(costs_of(x, lap, saturated, Options(tol)))
+    )
 
 
 @given(
@@ -72,7 +76,7 @@ def test_auto_forms_kernels_where_tensor_cores_multiply_them(dtype, monkeypatch)
     for time in (1.0, 30.0):
         for lap in (sparse, dense):
             options = Options(1e-5).for_precision(dtype)
-            chosen[time, lap] = choose(x, lap, Time.of(time, x.shape[1:]), options)
+            chosen[time, lap] = cheapest(costs_of(x, lap, Time.of(time, x.shape[1:]), options))
     narrow = dtype.itemsize == 2  # others are multiplied in float64
     assert chosen == {
         (1.0, sparse): "chebyshev",
@@ -93,7 +97,7 @@ def test_auto_takes_what_was_fast_on_batches(name, monkeypatch):
         if row["batch"] == name:
             x = torch.empty(n, gpu_batches.CHANNELS, dtype=getattr(torch, row["dtype"]))
             options = Options(1e-5).for_precision(x.dtype)
-            chosen = choose(x, lap, Time.of(row["time"], x.shape[1:]), options)
+            chosen = cheapest(costs_of(x, lap, Time.of(row["time"], x.shape[1:]), options))
             taken = {gpu_batches.METHODS[form]: ms for form, ms in row["milliseconds"].items()}
             assert taken[chosen] <= 1.1 * min(taken.values()), row
 

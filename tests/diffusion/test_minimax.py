@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bunn import Laplacian, diffuse
 from bunn.diffusion import Options, Time, chebyshev_degree, solve
-from bunn.diffusion.auto import PATIENCE, choose, decide
+from bunn.diffusion.auto import PATIENCE, cheapest, costs_of, decide
 from bunn.diffusion.minimax import HIGHEST_DEGREE, minimax
 from bunn.graph.interval import Interval
 from bunn.keeping import lasting
@@ -162,7 +162,7 @@ def test_auto_takes_the_limit_instead_of_a_dense_product():
     edge_index, n = edges_of(nx.random_regular_graph(8, 300, seed=0))
     lap = Laplacian(edge_index, num_nodes=n)
     x = torch.randn(n, 2)
-    assert choose(x, lap, Time(60.0, 60.0, 60.0), Options(1e-5)) == "dense"
+    assert cheapest(costs_of(x, lap, Time(60.0, 60.0, 60.0), Options(1e-5))) == "dense"
     with lasting():
         assert diffuse(x, lap, 60.0).equal(diffuse(x, lap, math.inf))
     assert not lap.kernels

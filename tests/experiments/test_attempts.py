@@ -180,7 +180,7 @@ def test_a_run_that_fails_is_not_forgotten_for_one_that_does_not(tmp_path, monke
 def test_larger_is_better_where_it_is(tmp_path):
     _, config = find_preset("minesweeper-board", "mlp")
     attempts = attempting(tmp_path, config=config)
-    known = [trying.Attempt({}, {(0, 0): {"val": value}}) for value in (0.5, 0.9, 0.7)]
+    known = [trying.Attempt(config, {}, {(0, 0): {"val": value}}) for value in (0.5, 0.9, 0.7)]
     assert [each.runs[0, 0]["val"] for each in ranked(attempts, known)] == [0.9, 0.7, 0.5]
     assert [each.runs[0, 0]["val"] for each in ranked(attempting(tmp_path), known)] == [
         *(0.5, 0.7, 0.9)

@@ -41,10 +41,12 @@ def test_places_do_not_matter(places, monkeypatch):
     weight = torch.randn(n, 4, dtype=torch.float64)
     right = expected(labels, count, rows)
     gradient = torch.autograd.grad(right, rows, weight)[0]
+    asked = []
     with monkeypatch.context() as patch:
         in_places(patch)
-        patch.setattr(components, "PLACES", places)
+        patch.setattr(components, "_places", lambda count: asked.append(count) or places)
         found = sums_over(labels, count, rows)
+        assert asked == [count]
         torch.testing.assert_close(found, right)
         torch.testing.assert_close(torch.autograd.grad(found, rows, weight)[0], gradient)
         assert torch.autograd.gradgradcheck(

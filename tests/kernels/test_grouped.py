@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, kernels
-from bunn.diffusion.auto import choose
+from bunn.diffusion.auto import cheapest, costs_of
 from bunn.diffusion.blockwise import Basis, BlockMatrix, basis_heat, block_product
 from bunn.diffusion.options import Options, Time
 from bunn.graph.components import Blocks
@@ -286,7 +286,7 @@ def test_auto_leaves_isolated_nodes_to_sparse_products(monkeypatch):
     path = torch.stack((torch.arange(30), torch.arange(1, 31)))
     lap = Laplacian(torch.cat((path, path.flip(0)), 1), num_nodes=10_000)
     x = torch.zeros(10_000, 64)
-    assert choose(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5)) == "chebyshev"
+    assert cheapest(costs_of(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5))) == "chebyshev"
 
 
 @pytest.mark.parametrize("norm", ["rw", "sym"])

@@ -13,7 +13,7 @@ import bunn.diffusion.auto
 import bunn.diffusion.dense
 from bunn import Laplacian, diffuse, kernels
 from bunn.diffusion import patchwise
-from bunn.diffusion.auto import choose
+from bunn.diffusion.auto import cheapest, costs_of
 from bunn.diffusion.dense import form_of
 from bunn.diffusion.options import Options, Time
 from bunn.diffusion.patchwise import PatchMatrix, heat_patches
@@ -316,7 +316,7 @@ def test_rows_of_a_block(served):
 
 def chosen(lap: Laplacian, dtype: torch.dtype = torch.float32) -> str:
     x = torch.zeros(lap.num_nodes, 256, device=DEVICE, dtype=dtype)
-    return choose(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5).for_precision(dtype))
+    return cheapest(costs_of(x, lap, Time.of(1.0, x.shape[1:]), Options(1e-5).for_precision(dtype)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -338,7 +338,7 @@ def test_graphs_that_come_once_have_no_kernels_formed(served, monkeypatch):
     fine = Options(2e-6)  # in float64, without blocks: a kernel as large as any
     other = Laplacian(edges_of(nx.path_graph(40))[0]).to(DEVICE)
     x = torch.zeros(40, 256, device=DEVICE)
-    assert choose(x, other, Time.of(1.0, x.shape[1:]), fine) == "chebyshev"
+    assert cheapest(costs_of(x, other, Time.of(1.0, x.shape[1:]), fine)) == "chebyshev"
     monkeypatch.setattr(bunn.diffusion.auto, "capturing", lambda lap: True)
     assert chosen(chain) == "chebyshev"  # nothing can be formed now
     diffuse(torch.randn(4000, 1, device=DEVICE), chain, 1.0, method="dense")
