@@ -44,8 +44,8 @@ What limited heat, and what was tried:
   as many columns also start and end twice as often. Then the nodes of a block were moved behind the
   other nodes it reaches: what stays at a node is the largest term, and now little is added after
   it. In this order pieces of 2,048 columns lose less on a sum that hardly grows than pieces of
-  1,024 did before, and are used again. Predicted were the original times; measured are 0.93 ms on
-  tolokers and 0.49 on minesweeper. The remaining difference was not investigated.
+  1,024 did before, and are used again. Predicted were the original times; measured are 0.93 to 0.96
+  ms on tolokers and 0.50 on minesweeper. The remaining difference was not investigated.
 - **Blocks of rows in float32.** Tensor cores do not multiply float32, so features have to be split.
   Depending on the tiling, a product on tolokers takes 207 us or more in three bfloat16 parts and
   211 or more in two TF32 parts; row by row it takes 215, with cuSPARSE 249 (`gpu_tried.json`). One
@@ -75,16 +75,18 @@ What limited heat, and what was tried:
   errors in storing them reach the result undiminished. The first could be kept in bfloat16, the
   next three in 24 bits, and only the last in float32: 17 bytes per neighbour and feature instead of
   24, but one more pass over the features. In total this is 0.79 of the traffic on
-  `like-amazon-ratings`, which would make *auto* 2.9 times as fast as cuSPARSE there instead of 2.3.
-  Not built.
+  `like-amazon-ratings`, which would make the sparse kernel 2.9 times as fast as cuSPARSE there
+  instead of 2.3. Not built.
 - **Eigenvalues.** A polynomial of degree six approximates heat at t = 1 on all of [-1, 1], but
-  apart from the null space the eigenvalues may lie in a narrower interval. Since these runs, where
-  *auto* is told that calls will be repeated, it estimates the extreme eigenvalues of a graph and
-  takes the best polynomial for that interval, or the limit where nothing else is left: see [between
-  the ends](performance-tables.md#between-the-ends). Predicted for `like-amazon-ratings` in float32
-  at t = 1, 10 and 100: 2.8, 2.9 and more than 20 times cuSPARSE instead of 2.3, 2.3 and 2.0, and a
-  step of five layers in TF32 at 0.65 of an eager GraphSAGE instead of 0.72. Not measured on a GPU
-  yet.
+  apart from the null space the eigenvalues may lie in a narrower interval. Where *auto* is told
+  that calls will be repeated, it estimates the extreme eigenvalues of a graph and takes the best
+  polynomial for that interval, or the limit where nothing else is left: see [between the
+  ends](performance-tables.md#between-the-ends). On `like-amazon-ratings` in float32 at t = 1, 10
+  and 100 it was 2.3, 2.3 and 2.0 times as fast as cuSPARSE. Predicted: 2.8, 2.9 and more than 20;
+  measured: 2.8, 2.8 and 21.
+- **What misses three times cuSPARSE** now are random graphs without locality, at times before the
+  limit. There a product is one gathered row per entry, in cuSPARSE and here, and the advantage is
+  only in what comes besides: two fields instead of six, and one or two products less.
 - **The null space** is what rounding of the operator moves most at large times. Treating it
   separately once rounding could take half of `tol` cost a tenth of the time at t = 100; now this
   starts at three quarters.

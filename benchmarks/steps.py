@@ -264,15 +264,13 @@ def _accuracy(result: dict[str, Any]) -> str:
             row["dataset"],
             "with" if row["kernels"] else "without",
             f"{100 * row['mean']:.2f} ± {100 * row['deviation']:.2f}",
-            f"{row['seconds']:.0f}",
         ]
         for row in result["rows"]
     ]
     return (
         f"## The same accuracy\n\n{how(result)}. A BuNN of four layers, 128 wide, each with a phi "
         f"of two SAGE layers, {result['epochs']} epochs with bf16 autocast on five splits: the "
-        "test metric, and the seconds of all splits together.\n\n"
-        + table(["graph", "kernels", "test", "seconds"], rows)
+        "test metric.\n\n" + table(["graph", "kernels", "test"], rows)
     )
 
 
