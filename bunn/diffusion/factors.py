@@ -19,6 +19,10 @@ roots evenly and then moves one after the other to where the sum of all errors i
 that ends near one to a factor, at tol 1e-5 closer than at 1e-3: about :math:`u K` in all, where the
 recurrence has up to :math:`u t / 2`. What is rounded inside of a factor, whose terms cancel near
 its root, is not part of that sum: tests and ``benchmarks/rounding.py`` look at all of it.
+
+How factors are scaled is free, and decides what happens to features that are alike: on a regular
+graph they are rounded the same way at every node, which no average undoes. With a power of two at
+:math:`s = 1`, where the null space is, they come out of a factor with the digits they had.
 """
 
 from __future__ import annotations
@@ -47,7 +51,10 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @lru_cache(maxsize=1024)
 def factorize(coefficients: tuple[float, ...]) -> tuple[Factor, ...] | None:
-    r"""The factors of :math:`\sum_k c_k T_k`, each scaled such that products up to it peak at 1.
+    r"""The factors of :math:`\sum_k c_k T_k`.
+
+    Each is scaled such that products up to it are a power of two at 1, and peak between a half and
+    one.
 
     Args:
         coefficients: ``K + 1`` of them.
@@ -74,8 +81,9 @@ def factorize(coefficients: tuple[float, ...]) -> tuple[Factor, ...] | None:
         points - roots.real[:, None],
         np.abs(points - roots[:, None]) ** 2,
     )
-    wanted, peaks = chebval(points, series), np.cumsum(_log(values), axis=0).max(axis=1)
-    scales = np.exp(np.diff(-peaks, prepend=0.0))
+    wanted, products = chebval(points, series), np.cumsum(_log(values), axis=0)
+    halvings = _halvings(products.max(axis=1) - products[:, 0])  # the first point is one
+    scales = np.exp(np.diff(-products[:, 0] - halvings * np.log(2), prepend=0.0))
     product, top = np.prod(values * scales[:, None], axis=0), int(np.abs(wanted).argmax())
     off = product * (wanted[top] / product[top]) - wanted
     if not np.abs(off).max() <= EXACT * abs(wanted[top]):
@@ -90,17 +98,26 @@ def build_factor(scale: float, root: complex) -> Factor:
     r"""The factor :math:`\alpha (S - \rho)`, or :math:`\alpha [(S - \rho)^2 + \sigma^2]`.
 
     Its coefficients are rounded to float32, in which kernels read them. The first of two steps is
-    scaled to leave features no larger: roots may lie far away, and float16 has no room.
+    scaled to leave features no larger, since roots may lie far away and float16 has no room, and
+    to be a power of two at one.
 
     Args:
         scale: :math:`\alpha`.
         root: :math:`\rho + i \sigma`.
     """
-    shift, size = root.real, 1 + abs(root.real)
+    shift, at_one = root.real, abs(1 - root.real)
     if root.imag == 0:
         return Factor((_rounded(scale, 0.0, -scale * shift),))
+    size = 1 + abs(shift)
+    if at_one > 0:
+        size = at_one * 2.0 ** _halvings(np.log(size / at_one))
     last = _rounded(scale * size, scale * root.imag**2, -scale * size * shift)
     return Factor((_rounded(1 / size, 0.0, -shift / size), last))
+
+
+def _halvings(excess: Any) -> Any:
+    """How often a number is to be halved, to be below one by a factor with such a logarithm."""
+    return np.ceil(excess / np.log(2) - EXACT)
 
 
 def _rounded(*numbers: float) -> Any:

@@ -13,6 +13,7 @@ from numpy.polynomial.chebyshev import chebfromroots, chebval
 from bunn.diffusion import factors
 from bunn.diffusion.chebyshev import chebyshev_coefficients, chebyshev_degree
 from bunn.diffusion.factors import factorize, value
+from bunn.diffusion.minimax import minimax
 from bunn.diffusion.taylor import taylor_coefficients
 
 POINTS = np.cos(np.linspace(0, np.pi, 4001))
@@ -43,7 +44,9 @@ def test_the_product_is_the_polynomial_and_errors_do_not_grow(time, tol):
     behind = list(itertools.accumulate(reversed(parts[1:]), np.multiply, initial=1.0))[::-1]
     growth = [np.abs(q).max() * np.abs(r).max() for q, r in zip(products, behind, strict=True)]
     assert sum(growth) <= factors.STABLE * len(found)
-    assert all(0.99 <= np.abs(q).max() <= 1.01 for q in products[:-1])
+    assert all(0.49 <= np.abs(q).max() <= 1.01 for q in products[:-1])
+    halvings = np.log2(np.abs([q[0] for q in products[:-1]]))
+    np.testing.assert_allclose(halvings, np.round(halvings), atol=1e-4)
 
 
 @pytest.mark.parametrize(("time", "degree"), [(0.1, 1), (1.0, 8), (10.0, 8), (3.0, 20)])
@@ -82,6 +85,28 @@ def test_constant_features_stay_to_a_few_digits_of_float32(time, tol):
         for a, b, c in torch.tensor(factor.steps, dtype=torch.float32):
             y, start = a * y + b * start + c * y, y
     assert abs(float(y) - math.fsum(coefficients)) <= 4e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("time", "ends"),
+    [
+        *((1.0, None), (10.0, None), (100.0, None), (300.0, None)),
+        *((10.0, (-0.53, 0.9999)), (10.0, (-0.71, 0.71)), (30.0, (-0.81, 0.81))),
+    ],
+)
+def test_constant_features_are_rounded_once_in_16_bits(time, ends, dtype):
+    """On a regular graph, however many factors there are; the last of them is not a power of two,
+    but what the polynomial is at one, and numbers just below a power of two are twice as close."""
+    coefficients = minimax(time, 1e-3, *ends) if ends else heat(time, 1e-3)
+    constants = torch.linspace(0.1, 2.0, 257).to(dtype)
+    y, then = constants, torch.zeros_like(constants)
+    for factor in factorize(coefficients):
+        then = y
+        for a, b, c in torch.tensor(factor.steps, dtype=torch.float32):
+            y, then = (a * y.float() + b * then.float() + c * y.float()).to(dtype), y
+    off = (y.double() / constants.double() - math.fsum(coefficients)).abs().max()
+    assert off <= torch.finfo(dtype).eps / 2
 
 
 def test_roots_that_float64_cannot_tell_apart():
