@@ -1,4 +1,4 @@
-"""Training steps on Peptides-func on a GPU: :mod:`benchmarks.peptides`, an epoch at a time."""
+"""Training steps on Peptides-func on a GPU: :mod:`benchmarks.peptides`, twenty at a time."""
 
 from __future__ import annotations
 

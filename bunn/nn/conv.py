@@ -16,7 +16,7 @@ from bunn.diffusion.spectral import takes_all
 from bunn.graph.edges import Adjacency
 from bunn.laplacian import Laplacian, Normalization, check_normalization
 from bunn.nn.chains import feed_forward
-from bunn.nn.phi import MLPPhi, PhiNetwork
+from bunn.nn.phi import MLPPhi, PhiNetwork, check_phi
 from bunn.nn.precision import as_factor
 from bunn.nn.time import DiffusionTime
 from bunn.nn.update import Update, read_update
@@ -122,11 +122,9 @@ class BuNNConv(nn.Module):
         check_normalization(normalization)
 
         self.num_params = num_bundles * num_map_params(maps, bundle_dim)
-        if isinstance(phi, str) or (phi is not None and not callable(phi)):
-            raise TypeError(
-                f"phi={phi!r}; pass a module called as phi(x, edge_index), such as bunn.nn.SAGEPhi"
-            )
-        if phi is None:
+        if phi is not None:
+            check_phi(phi)
+        else:
             phi = MLPPhi(-1 if in_channels == -1 else in_channels + pe_channels, self.num_params)
         self.phi = phi
         self.time = DiffusionTime(time, num_bundles, learn_time, tol)

@@ -6,8 +6,9 @@ Any module called as ``phi(x, edge_index)`` will do; these are the paper's. They
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -249,6 +250,24 @@ class NormedPhi(PhiNetwork):
 def normed_phi(factory: PhiFactory, norm: Callable[[int], nn.Module]) -> PhiFactory:
     """Networks of a kind, with a normalisation for each, which is built from their output size."""
     return lambda reads, writes: NormedPhi(factory(reads, writes), norm(writes))
+
+
+def check_phi(phi: Any) -> None:
+    """Raises an error unless it can be called with features and edges."""
+    if isinstance(phi, (str, type)) or not callable(phi):
+        raise TypeError(
+            f"phi={phi!r}; pass a module called as phi(x, edge_index), such as bunn.nn.SAGEPhi"
+        )
+    called = phi.forward if isinstance(phi, nn.Module) else phi
+    try:
+        inspect.signature(called).bind(None, None)
+    except TypeError:
+        raise TypeError(
+            f"phi={phi!r} cannot be called as phi(x, edge_index); write a module that can and "
+            "hands x on, or use bunn.nn.MLPPhi, which is blind to the graph"
+        ) from None
+    except ValueError:  # what is not written in Python need not have a signature
+        return
 
 
 def _any_laplacian(edge_index: Adjacency | Laplacian, x: Tensor) -> Laplacian:

@@ -500,6 +500,21 @@ def test_a_phi_that_is_passed_keeps_its_weights():
         BuNNConv(4, 4, phi="sage")
 
 
+@pytest.mark.parametrize(
+    "phi", [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), lambda x: x]
+)
+def test_a_phi_that_takes_no_edges_is_refused_before_it_is_called(phi):
+    with pytest.raises(TypeError, match=r"cannot be called as phi\(x, edge_index\)"):
+        BuNNConv(4, 4, phi=phi)
+    with pytest.raises(TypeError, match="such as bunn.nn.SAGEPhi"):
+        BuNNConv(4, 4, phi=nn.Linear)
+
+
+def test_phi_may_be_a_function():
+    conv = BuNNConv(4, 4, phi=lambda x, edge_index: x[:, :1])
+    assert conv(torch.randn(NODES, 4), GRID).shape == (NODES, 4)
+
+
 def test_lazy_layer_without_weight_keeps_the_channels():
     with pytest.raises(
         ValueError, match=r"x has shape \(72, 5\); the layer reads \(num_nodes, 6\)"
