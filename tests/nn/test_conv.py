@@ -506,7 +506,7 @@ def test_a_phi_that_is_passed_keeps_its_weights():
 def test_a_phi_that_takes_no_edges_is_refused_before_it_is_called(phi):
     with pytest.raises(TypeError, match=r"cannot be called as phi\(x, edge_index\)"):
         BuNNConv(4, 4, phi=phi)
-    with pytest.raises(TypeError, match="such as bunn.nn.SAGEPhi"):
+    with pytest.raises(TypeError, match=r"such as bunn\.nn\.SAGEPhi"):
         BuNNConv(4, 4, phi=nn.Linear)
 
 
