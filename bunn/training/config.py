@@ -13,6 +13,7 @@ from bunn.training.models import MODELS
 from bunn.training.options import (
     ConfigError,
     check_fields,
+    field_types,
     nearest,
     parse_value,
     read_options,
@@ -293,9 +294,19 @@ class Config:
                 known = [key for key, value in values.items() if isinstance(value, dict)]
                 raise ConfigError(f"{section} is no section; {nearest(section, known)}")
             if name not in values[section]:
-                raise ConfigError(f"{path} is no option; {nearest(name, values[section])}")
+                raise ConfigError(f"{path} is no option; {self._meant(section, name)}")
             values[section][name] = parse_value(text)
         return Config.from_dict(values)
+
+    def _meant(self, section: str, name: str) -> str:
+        """A hint at the option that was meant: of another section or model, or of a like name."""
+        kinds = _sections(self.dataset, self.architecture)
+        if found := [other for other, kind in kinds.items() if name in field_types(kind)]:
+            return f"did you mean {' or '.join(f'{other}.{name}' for other in found)}?"
+        models = [model for model, kind in MODELS.items() if name in field_types(kind.options)]
+        if section == "model" and models:
+            return f"it is one of {', '.join(models)}, not of {self.architecture}"
+        return nearest(name, field_types(kinds[section]))
 
 
 def _sections(dataset: str, architecture: str) -> dict[str, type]:

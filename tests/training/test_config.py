@@ -153,6 +153,8 @@ def test_later_overrides_win_and_options_are_checked_together():
         ("model.num_layer=4", "model.num_layer is no option; did you mean 'num_layers'?"),
         ("modle.num_layers=4", "modle is no section; did you mean 'model'?"),
         ("optimizer.LR=1", "did you mean 'lr'?"),
+        ("model.lr=1", "model.lr is no option; did you mean optimizer.lr?"),
+        ("model.self_loops=true", "it is one of gcn, gat, gat-sep, not of bunn"),
         ("training.zzz=1", "training.zzz is no option; there are: epochs, batch_size"),
         ("zzz.epochs=1", "there are: data, model, encoding, optimizer, schedule, training"),
         ("model.num_layers", "write SECTION.OPTION=VALUE, such as model.num_layers=4"),
