@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks import stacks, steps, targets
@@ -118,6 +119,14 @@ def found() -> list[Target]:
             "the same, over GraphSAGE with the mean of neighbours by our kernel",
             *(FASTEST, True, ".2f"),
             _over(layers, lambda row: stacks.forms(row, "SAGE", kernel=True)),
+        ),
+        *(
+            Target(
+                f"the same, over the fastest form of {model} that PyG and torch offer",
+                *(1.0, True, ".2f"),
+                _over(layers, partial(stacks.forms, model=model)),
+            )
+            for model in ("GAT", "GT")
         ),
         Target(
             "memory of a step over that of GraphSAGE, five layers and full models",

@@ -29,7 +29,8 @@ What limited heat, and what was tried:
   GB in 0.25 ms, 11 TB/s. The L2 cache delivers half of that, and L1 the rest; memory, of which *of
   a copy* counts 2.3 fields, is no longer the bottleneck. On `random` the features are larger than
   the cache and no two nodes share neighbours: ten rows per node, 2.6 GB in 0.57 ms, 4.5 TB/s, the
-  rate of a copy. tolokers reads 88 rows per node, from the caches. In bfloat16, blocks of rows read
+  rate of a copy. `like-questions` in float32 is between the two: its features are twice as large as
+  the cache. tolokers reads 88 rows per node, from the caches. In bfloat16, blocks of rows read
   a third of them; the dense product, which *auto* takes there, reads none.
 - **Close nodes.** Gathered rows can be shared, and across all products rather than within one: 64
   close nodes of minesweeper reach 490 in six steps, those of a long chain a hundred. Predicted for
@@ -84,9 +85,21 @@ What limited heat, and what was tried:
   ends](performance-tables.md#between-the-ends). On `like-amazon-ratings` in float32 at t = 1, 10
   and 100 it was 2.3, 2.3 and 2.0 times as fast as cuSPARSE. Predicted: 2.8, 2.9 and more than 20;
   measured: 2.8, 2.8 and 21.
-- **What misses three times cuSPARSE** now are random graphs without locality, at times before the
-  limit. There a product is one gathered row per entry, in cuSPARSE and here, and the advantage is
-  only in what comes besides: two fields instead of six, and one or two products less.
+- **What misses three times cuSPARSE** are random graphs without locality, at times before the
+  limit, and tolokers in float32 at t = 1. On a random graph a product is one gathered row per
+  entry, in cuSPARSE and here, and the advantage is only in what comes besides: two fields instead
+  of six, and none to three products less. On tolokers three times cuSPARSE would be 0.56 ms for
+  0.42 TFLOP in 16 bits, 750 TFLOP/s; measured are 0.95 ms, 440 TFLOP/s, at every time.
+- **What misses twice cuSPARSE** with the sparse kernel is tolokers in float32. A product gathers
+  2.1 GB there in 0.24 ms, 9 TB/s out of the caches; twice cuSPARSE would take 15 TB/s. Its long
+  rows are added up in float64, so that equal features lose no digits, which is why it takes as
+  long as it did at first (3.3 to 3.6 ms, [run by run](performance-tables.md#run-by-run)).
+- **Large times.** On the grid of the table of [large times](performance-tables.md#large-times) only
+  the recurrence is left to *auto*. At t = 1,000 the rounding of the operator leaves so little of
+  `tol` that degree 130 is needed, beyond the 128 up to which factors are found, so that products
+  move four fields; at t = 10,000 float32 does not suffice, and everything has eight bytes instead
+  of four. Each step of that kind adds to the exponent; where all is float64, it is 0.50. On the
+  other two graphs the heat kernel or the limit take over.
 - **The null space** is what rounding of the operator moves most at large times. Treating it
   separately once rounding could take half of `tol` cost a tenth of the time at t = 100; now this
   starts at three quarters.

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import FOLDER, load
+from benchmarks.words import listed
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 INTRODUCTION = """\
 # Benchmarks
 
-Ratios measured in one run on one machine, with the contenders interleaved, as medians of several
-runs. Forward and backward pass, float32, CPU. This page is written by `make bench` from
+Ratios measured in one run, with the contenders interleaved, as medians of several runs. Forward
+and backward pass, float32, CPU. This page is written by `make bench` from
 `benchmarks/results/*.json`. Set `BUNN_DATA` to the folder of the data sets to measure the real
 graphs; otherwise random graphs of the same sizes are measured.
 """
@@ -29,20 +30,36 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def page() -> str:
     """The whole page."""
-    parts = [INTRODUCTION, _machine(load("layer")), _diffusion(load("diffusion"))]
+    parts = [INTRODUCTION, _machines(), _diffusion(load("diffusion"))]
     parts += [_layer(load("layer")), _memory(load("memory")), _scaling(load("scaling"))]
     names = ("peptides", "gpu_peptides")
     parts += [_peptides(load(name)) for name in names if (FOLDER / f"{name}.json").is_file()]
     return "\n".join(parts)
 
 
-def _machine(result: dict[str, Any]) -> str:
-    env = result["environment"]
-    return (
-        f"Measured on {result['date']}: {env['cpu']}, {env['threads']} threads, Python "
-        f"{env['python']}, torch {env['torch']}, torch_geometric {env['torch_geometric']}, scipy "
-        f"{env['scipy']}.\n"
-    )
+#: What the sections about a CPU are called in the list of machines.
+SECTIONS = {
+    "diffusion": "Heat",
+    "layer": "one layer",
+    "memory": "memory",
+    "scaling": "scaling",
+    "peptides": "batches",
+}
+
+
+def _machines() -> str:
+    """What each section ran on."""
+    by_machine: dict[str, list[str]] = {}
+    for name, section in SECTIONS.items():
+        result = load(name)
+        env = result["environment"]
+        machine = (
+            f"{env['cpu']}, {env['threads']} threads, Python {env['python']}, torch "
+            f"{env['torch']}, torch_geometric {env['torch_geometric']}, scipy {env['scipy']}"
+        )
+        by_machine.setdefault(f"{result['date']}: {machine}", []).append(section)
+    lines = (f"- {listed(sections)}, {machine}.\n" for machine, sections in by_machine.items())
+    return "".join(lines)
 
 
 def _diffusion(result: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ def against_targets(result: dict[str, Any]) -> str:
     others = [row for row in rows if row not in dense and row not in limit]
 
     def times(name: str, some: Rows, target: float) -> str:
-        return _reached(some, [row["over_cusparse"][name] for row in some], target, ".1f", rows)
+        return _reached(some, [row["over_cusparse"][name] for row in some], target, ".2f", rows)
 
     recurrence = [of_copy_as_recurrence(row) for row in larger]
     return (
