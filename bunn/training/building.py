@@ -28,7 +28,7 @@ def build_model(config: Config, dataset: GraphDataset) -> nn.Module:
         config.model,
         channels,
         dataset.out_channels,
-        pooling="mean" if dataset.task.level == "graph" else None,
+        pooling=getattr(config.model, "pooling", "mean") if dataset.task.level == "graph" else None,
         pe_channels=config.encoding.channels,
         encoder=_node_encoder(config, dataset, channels),
         edge_channels=dataset.edge_channels,

@@ -23,6 +23,7 @@ class BuNNOptions:
     Args:
         linear_encoder: Whether features enter through a linear map alone, or through a
             non-linearity too. (default: :obj:`False`)
+        pooling: What becomes of nodes where outputs are those of graphs. (default: ``"mean"``)
     """
 
     hidden_channels: int = 128
@@ -37,6 +38,7 @@ class BuNNOptions:
     head_layers: int = 1
     head_dropout: float = 0.0
     linear_encoder: bool = False
+    pooling: Pooling = "mean"
     phi: Literal["mlp", "sum", "sum-residual", "sage"] = "mlp"
     phi_layers: int = 1
     phi_channels: int | None = None
@@ -120,7 +122,7 @@ def _build_bunn(
     edge_encoder: nn.Module | None = None,
 ) -> nn.Module:
     keywords = {field.name: getattr(options, field.name) for field in fields(options)}
-    linear = keywords.pop("linear_encoder")
+    linear, _ = keywords.pop("linear_encoder"), keywords.pop("pooling")
     if linear or encoder is not None:  # an encoder that is given drops what there is to drop
         hides = hiding(keywords.pop("input_dropout"), keywords.pop("node_dropout"))
         if encoder is None:

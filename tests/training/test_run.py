@@ -497,6 +497,17 @@ def test_nodes_are_hidden_from_an_encoder_too():
     assert (train[:, 228:] != 0).any(1).all()  # where a node lies is not hidden
 
 
+@pytest.mark.parametrize("pooling", ["mean", "sum", "max"])
+def test_graphs_are_pooled_as_the_model_says(pooling):
+    config = find_preset("peptides-func", "bunn", "released", [f"model.pooling={pooling}"])[1]
+    assert build_model(config, SIZES["peptides-func"]).pooling == pooling
+    assert run_of(tiny("minesweeper-board", model={"pooling": pooling})).model.pooling is None
+    with pytest.raises(ConfigError, match="it must be one of"):
+        config.override(["model.pooling=median"])
+    gcn = find_preset("peptides-func", "gcn", "paper")[1]
+    assert build_model(gcn, SIZES["peptides-func"]).pooling == "mean"
+
+
 def test_classes_are_weighed_where_there_are_some():
     with pytest.raises(ConfigError, match=r"training\.balanced=true .* regression; leave it out"):
         run_of(tiny(training={"balanced": True}))
