@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import predicted, stacks
-from benchmarks.gpu_seconds import CELLS
+from benchmarks.gpu_seconds import CELLS, DATASETS
 from benchmarks.report import table
 from benchmarks.results import FOLDER, load
 from benchmarks.words import how, listed, number, what_errors_are
+from bunn.experiments import heterophilous
 from bunn.experiments.published import MODEL_TITLES
+from bunn.experiments.results import read_results
 
+#: Where the results of experiments are.
+RESULTS = FOLDER.parent.parent / "results"
 #: Milliseconds of a step before there were kernels, on the same card with bf16 autocast.
 BEFORE = {"minesweeper": 58.0, "tolokers": 86.0}
 
@@ -228,6 +232,32 @@ def _seconds(result: dict[str, Any]) -> str:
         "from reading the data to its metric, with nothing else on the GPU; "
         f"{len(result['rows'])} of {len(CELLS)} have been run, before heat by blocks.\n\n"
         + table(["model", "preset", *graphs], rows)
+        + _seconds_together()
+    )
+
+
+def _seconds_together() -> str:
+    """The same of all splits in the table of that benchmark, which shared their GPU."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for result in read_results(RESULTS):
+        here = result.experiment == heterophilous.EXPERIMENT and result.dataset in DATASETS
+        if here and "H200" in result.device:
+            cells = found.setdefault((result.model, result.preset), {})
+            cells[result.dataset] = result.extra.get("seconds", [result.seconds])
+    rows = []
+    for (model, preset), cells in sorted(found.items()):
+        rows.append([MODEL_TITLES[model], preset])
+        for graph in DATASETS:
+            taken = cells.get(graph, [])
+            rows[-1] += [f"{min(taken):.0f}" if taken else "", f"{max(taken):.0f}" if taken else ""]
+    heads = [f"{graph}, {end}" for graph in DATASETS for end in ("least", "most")]
+    total = sum(sum(taken) for cells in found.values() for taken in cells.values())
+    return (
+        "\nSeconds of a split in the table of that benchmark, the least and the most of all splits "
+        "that have been run on an H200. They shared it with two to a dozen other processes, and "
+        f"older ones ran on older kernels. All together are {total / 60:.0f} minutes, if splits "
+        "that ran side by side are counted one by one.\n\n"
+        + table(["model", "preset", *heads], rows)
     )
 
 
