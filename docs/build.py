@@ -103,11 +103,14 @@ def draw_results() -> None:
 
 
 def refresh_tables() -> None:
-    """The tables of all pages, from the result files."""
+    """The tables of all pages, from the result files, and the pages on speed."""
+    from benchmarks import performance, report  # noqa: PLC0415
     from bunn.experiments.embedding import refresh  # noqa: PLC0415
 
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         refresh(path, RESULTS)
+    performance.main()
+    report.main()
 
 
 def main() -> None:
