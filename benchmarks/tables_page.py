@@ -88,8 +88,8 @@ def _measured(result: dict[str, Any]) -> str:
         f"- *error* columns are errors{what_errors_are(result)}. In bfloat16 up to 4.4e-3 are "
         "allowed, tol and the rounding of the result. Three values are larger, on graphs that are "
         "nearly regular, where every factor rounded the constant column in the same direction; "
-        "[it no longer does](kernels.md#heat-factor-by-factor), which has not been measured on a "
-        "GPU."
+        "[it no longer does](kernels.md#heat-factor-by-factor) at most nodes, which has not been "
+        "measured on a GPU."
     )
     header = ["graph", "type", "t", "cuSPARSE", "factored", "sparse", "dense", "auto"]
     header += ["sparse, times", "dense, times", "auto, times", "of a copy", "recurrence"]

@@ -1,9 +1,10 @@
 """Heat factor by factor, against scipy's matrix exponential."""
 
+import networkx as nx
 import pytest
 import torch
 
-from bunn import kernels
+from bunn import Laplacian, kernels
 from bunn.diffusion import chebyshev_degree
 from bunn.diffusion.chebyshev import coefficients_for
 from bunn.diffusion.factors import build_factor, factorize
@@ -11,7 +12,7 @@ from bunn.kernels import cut_long_rows
 from bunn.kernels.arguments import Rows
 from bunn.kernels.factored import factored_heat
 from bunn.kernels.frame import Frame
-from tests.graphs import relative_error, zoo_kernel, zoo_laplacian
+from tests.graphs import edges_of, relative_error, zoo_kernel, zoo_laplacian
 from tests.kernels.test_chebyshev import CASES
 from tests.kernels.test_walk import DEVICE, DTYPES
 
@@ -79,18 +80,21 @@ def test_heat(graph, time, dtype, normalization):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("time", [1.0, 10.0, 30.0])
+@pytest.mark.parametrize("time", [1.0, 10.0])
 def test_constant_features_are_rounded_like_the_result(time, dtype):
     """On a graph that is nearly regular, where they are rounded alike: most of its degrees are one
     in the frame of the operator, and factors are powers of two there."""
     if DEVICE == "cpu" and dtype == torch.bfloat16:
         pytest.skip("Triton's interpreter cuts digits of bfloat16 off, it does not round them")
-    lap = zoo_laplacian("grid", "rw")
-    x = torch.linspace(0.3, 0.8, 33, device=DEVICE).repeat(lap.num_nodes, 1).to(dtype)
+    torus = nx.grid_2d_graph(8, 9, periodic=True)
+    torus.remove_edge((0, 0), (0, 1))
+    edge_index, num_nodes = edges_of(torus)
+    lap = Laplacian(edge_index, num_nodes=num_nodes).to(DEVICE, torch.float32)
+    crow, col, value, before, after, *_ = lap.operator
+    x = torch.linspace(0.3, 0.8, 33, device=DEVICE).repeat(num_nodes, 1).to(dtype)
     tol = torch.finfo(dtype).eps / 16
     factors = factorize(coefficients_for(time, chebyshev_degree(time, tol), x))
-    rows, before, after = graph_of("grid", "rw")
-    y = kernels.heat(x, rows, factors, before, after)
-    off = lap.degree.sqrt().unsqueeze(1) * (y - x).cpu().double()
-    scale = lap.degree.sqrt().unsqueeze(1) * x.cpu().double()
-    assert float((off.norm(dim=0) / scale.norm(dim=0)).max()) <= tol + torch.finfo(dtype).eps / 2
+    y = kernels.heat(x, Rows(crow, col, value, cut_long_rows(crow)), factors, before, after)
+    root = lap.degree.sqrt().unsqueeze(1)
+    off, whole = ((root * field.double()).norm(dim=0) for field in (y - x, x))
+    assert float((off / whole).max()) <= tol + torch.finfo(dtype).eps / 2
