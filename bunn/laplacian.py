@@ -111,9 +111,9 @@ class Laplacian:
         self._forget()
 
     def _usual_degrees(self) -> Tensor:
-        """A degree of every component, of which others are some multiples: the median, by which
-        most nodes of a graph that is nearly regular have one, which costs features no digits. Of
-        few nodes with much and many with little, a quarter of the mean, since numbers may overflow.
+        """The degree by which the features of each component are scaled: the median, so that on a
+        nearly regular graph most nodes have a scale of one, which costs no digits; and a quarter of
+        the mean at least, so that hubs do not overflow.
         """
         sizes = torch.bincount(self.components, minlength=self.num_components)
         order = self._degree.argsort()
