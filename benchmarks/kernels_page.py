@@ -47,10 +47,12 @@ t = 100. In the order found by search, they are at most 1.4 times those of round
 degree {kernels.NARROW_DEGREE}, as the table below shows, and in float32 reach five times that at
 t = 1000. At higher degrees features of 16 bits have their terms in float32. The errors are larger
 than those of the recurrence at t = 1 and much the same at t = 100. The factors of a time are found
-once, at tol 1e-5 within a tenth of a second. Factors are scaled to be powers of two at 1, the eigenvalue
-of the null space, and in the frame of the operator features are scaled by the root of their degree
-over the median of its component. So in 16 bits equal features are not rounded where a node has
-that degree; at others each factor may round them in the same direction.
+once, at tol 1e-5 within a tenth of a second.
+
+Factors are scaled to be powers of two at 1, the eigenvalue of the null space, and in the frame of
+the operator features are scaled by the root of their degree over the median of its component. So in
+16 bits equal features are not rounded where a node has that degree; at others each factor may round
+them in the same direction.
 
 The Chebyshev recurrence serves learned times, whose roots the host does not know, and float64. The
 Clenshaw recurrence would save the sum but no time, since it reads the features instead; its terms
