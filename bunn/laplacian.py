@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from bunn.graph.components import Blocks, component_labels
+from bunn.graph.components import Blocks, component_labels, usual_degrees
 from bunn.graph.edges import Adjacency, add_loops, check_no_gradient, read_edges
 from bunn.graph.operator import SymmetricOperator, before_compiling, for_keeps, random_walk
 from bunn.graph.patchwork import Patchwork
@@ -99,27 +99,17 @@ class Laplacian:
     def _set_dtype(self, dtype: torch.dtype) -> None:
         """Rounds the exact operator to ``dtype``; what had been derived from it is dropped."""
         # Only ratios within a component matter: normalised, no weight is too small or too large.
-        self.null_vector = (self._degree / self._volumes()[self.components]).sqrt()
+        volumes = self._volumes()
+        self.null_vector = (self._degree / volumes[self.components]).sqrt()
         self._rounded_degree = self._degree.to(dtype)
-        root = (self._degree / self._usual_degrees()[self.components]).sqrt()
-        root = root.to(dtype).unsqueeze(1)
+        usual = usual_degrees(self.components, self._degree, volumes)
+        root = (self._degree / usual[self.components]).sqrt().to(dtype).unsqueeze(1)
         segments = cut_long_rows(self._crow) if self._crow.is_cuda else None
         blocks = group_rows(self._crow, self._col, self._weight, self._degree, root.squeeze(1))
         if blocks is not None:
             root = blocks.scales[0].unsqueeze(1)  # how kernels know it again
         self._set_operator(self.coordinates()[2].to(dtype), root, segments, blocks)
         self._forget()
-
-    def _usual_degrees(self) -> Tensor:
-        """The degree by which the features of each component are scaled: the median, so that on a
-        nearly regular graph most nodes have a scale of one, which costs no digits; and a quarter of
-        the mean at least, so that hubs do not overflow.
-        """
-        sizes = torch.bincount(self.components, minlength=self.num_components)
-        order = self._degree.argsort()
-        order = order[self.components[order].argsort(stable=True)]
-        middle = sizes.cumsum(0) - 1 - sizes // 2
-        return torch.maximum(self._degree[order[middle]], self._volumes() / (4 * sizes))
 
     def _set_operator(
         self, value: Tensor, root: Tensor, segments: Tensor | None, blocks: RowBlocks | None = None

@@ -39,6 +39,23 @@ TOGETHER, AT_A_TIME = 64, 32
 PLACES, ALL_PLACES = 256, 2**14
 
 
+def usual_degrees(labels: Tensor, degree: Tensor, volumes: Tensor) -> Tensor:
+    """By what the features of each component are scaled: the median of its degrees, so that on a
+    nearly regular graph most nodes have a scale of one, which costs no digits; and a quarter of
+    their mean at least, so that hubs do not overflow.
+
+    Args:
+        labels: ``(n,)`` the component of every node.
+        degree: ``(n,)`` degrees.
+        volumes: ``(num_components,)`` their sums.
+    """
+    sizes = torch.bincount(labels, minlength=volumes.numel())
+    order = degree.argsort()
+    order = order[labels[order].argsort(stable=True)]
+    middle = sizes.cumsum(0) - 1 - sizes // 2
+    return torch.maximum(degree[order[middle]], volumes / (4 * sizes))
+
+
 def sums_over(labels: Tensor, count: int, rows: Tensor) -> Tensor:
     """The sum over each component of ``rows: (n, c)``, for all of its nodes: ``(n, c)``, or ``(1,
     c)`` where there is one component.

@@ -1,13 +1,15 @@
-"""Sums over the components of a graph."""
+"""What is said of each component of a graph."""
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from bunn import Laplacian, diffuse
 from bunn.graph import components
-from bunn.graph.components import sums_over
+from bunn.graph.components import sums_over, usual_degrees
 from tests.graphs import edges_of, graphs
 
 #: Most nodes are of one component.
@@ -82,3 +84,25 @@ def test_the_limit_on_a_gpu(normalization, dtype):
         diffuse(exact, lap.to(torch.float64), float("inf")), exact, weight.double()
     )
     torch.testing.assert_close(gradient.cpu().double(), wanted, rtol=eps, atol=eps)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), max_size=5),
+    seed=st.integers(0, 2**31),
+    shift=st.floats(-6, 6),
+)
+def test_the_usual_degree_is_the_median_or_a_quarter_of_the_mean(sizes, seed, shift):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.repeat_interleave(
+        torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.long)
+    )
+    labels = labels[torch.randperm(labels.numel(), generator=generator)]
+    degree = torch.exp(shift * torch.randn(labels.numel(), generator=generator).double())
+    volumes = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, labels, degree)
+    found = usual_degrees(labels, degree, volumes)
+    assert found.shape == (len(sizes),)
+    for component, usual in enumerate(found.tolist()):
+        own = degree[labels == component].numpy()
+        medians = {float(np.quantile(own, 0.5, method=way)) for way in ("lower", "higher")}
+        assert usual in medians or usual == pytest.approx(own.mean() / 4)
+        assert usual >= own.mean() / 4 * (1 - 1e-12)
