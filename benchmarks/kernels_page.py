@@ -43,11 +43,12 @@ took 9 to 18 % longer (`log/gpu_diffusion-5854bbf.json`).
 
 Heat at a fixed time is multiplied factor by factor (`bunn/diffusion/factors.py`), up to degree
 {factors.HIGHEST_DEGREE}. The order matters: from left to right, rounding errors grow by 10^16 at
-t = 100. In the order found by search, they are at most 1.4 times those of rounding the result up to
-degree {kernels.NARROW_DEGREE}, as the table below shows, and in float32 reach five times that at
-t = 1000. At higher degrees features of 16 bits have their terms in float32. The errors are larger
-than those of the recurrence at t = 1 and much the same at t = 100. The factors of a time are found
-once, at tol 1e-5 within a tenth of a second.
+t = 100. In the order found by search, they are up to 1.8 times those of rounding the result up to
+degree {kernels.NARROW_DEGREE} in 16 bits, in the table below, and in float32 five times at t =
+1000. Other constants and graphs may do worse: K roundings in the same direction are the bound. At
+higher degrees features of 16 bits have their terms in float32. The errors are larger than those of
+the recurrence at t = 1 and smaller at t = 100. The factors of a time are found once, at tol 1e-5
+within a tenth of a second.
 
 Factors are scaled to be powers of two at 1, the eigenvalue of the null space, and in the frame of
 the operator features are scaled by the root of their degree over the median of its component. So in
@@ -121,7 +122,7 @@ def _rounding(result: dict[str, Any]) -> str:
     ]
     return (
         "## Terms that are rounded\n\nThe error of keeping the terms in a given type, relative to "
-        "the features. Simulated; the worst column of white, smooth and constant features on three "
+        "the features. Simulated; the worst column of white, smooth and constant features on four "
         "graphs:\n\n"
         + table(["terms", "K", "eps", "Chebyshev", "Clenshaw", "factor by factor"], rows)
     )

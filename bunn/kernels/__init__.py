@@ -25,7 +25,7 @@ from bunn.kernels.arguments import Blocks, Decay, Factor, Patches, Rows, Tiles
 #: The types whose sums are formed in float32.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 #: Up to this degree features of 16 bits stay so between products: what is rounded there adds up to
-#: hardly more than rounding the result does.
+#: little more than rounding the result does, twice as much where features are constant.
 NARROW_DEGREE = 40
 
 #: Entries of the largest operator: indices have 32 bits, and go a little beyond the last.
